@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The interface of libhmbtrace.  No preprocessor line may stand in this file:
+ * cffi reads the very text that C compiles (C code includes core.h instead).
+ *
+ * Every function that can fail returns a negative errno.  Cursors, positions
+ * and sizes are bytes; times are nanoseconds.
+ */
+
+/* ---- layout: what the C compiler made of uapi/linux/hmb_trace.h ---- */
+
+struct hmb_layout_entry {
+	const char *name; /* "hmb_ring_hdr.head", or "sizeof hmb_ring_hdr" */
+	uint32_t offset;
+	uint32_t size;
+};
+
+/* The i-th entry; -ENOENT past the last. */
+int hmb_layout(uint32_t index, struct hmb_layout_entry *entry);
+
+/* ---- ring: an attached region (SPEC R1, R2) ---- */
+
+enum hmb_field {
+	HMB_FIELD_NONE,
+	HMB_FIELD_MAGIC,
+	HMB_FIELD_VERSION,
+	HMB_FIELD_RING_SIZE,
+	HMB_FIELD_RECORD_AREA_OFF,
+	HMB_FIELD_REGION,
+};
+
+/* Why a ring was refused: the first field that is wrong, in the order of R1. */
+struct hmb_refusal {
+	uint32_t field; /* enum hmb_field */
+	uint32_t reserved;
+	uint64_t found;
+	uint64_t expected; /* ring_size: the smallest legal value; region: the bytes needed */
+};
+
+/*
+ * How the host stores `tail`: a direct compare-exchange where advance is NULL,
+ * else a call (read-only mappings: NVME_HMB_TRACE_ADVANCE_TAIL).  advance
+ * returns 0, -ESTALE when `tail` is not `expected`, or another -errno.
+ */
+struct hmb_ring {
+	uint8_t *base;
+	uint64_t region_size;
+	uint64_t ring_size;
+	int (*advance)(const struct hmb_ring *ring, uint64_t expected, uint64_t new_tail);
+	int32_t fd; /* for advance by ioctl, and poll(2) where poll_fd is set; else -1 */
+	uint32_t can_poll;
+};
+
+struct hmb_ring_view {
+	uint64_t head;
+	uint64_t tail;
+	uint64_t reserved[3]; /* reserved1..3 */
+	uint32_t flags;
+	uint32_t reserved0;
+	uint32_t version;
+	uint32_t ring_size;
+};
+
+/* R1. Writes nothing to the region. -EINVAL fills *refusal; 0 fills *ring. */
+int hmb_ring_attach(struct hmb_ring *ring, void *base, uint64_t region_size,
+		    struct hmb_refusal *refusal);
+/* Make `tail` go through ioctl(fd, NVME_HMB_TRACE_ADVANCE_TAIL). */
+void hmb_ring_use_ioctl(struct hmb_ring *ring, int fd);
+/* One look at the header, head by acquire. */
+void hmb_ring_view(const struct hmb_ring *ring, struct hmb_ring_view *view);
+/* R2: both multiples of 8 and head - tail <= ring_size (mod 2^64). */
+int hmb_cursors_valid(uint64_t head, uint64_t tail, uint64_t ring_size);
+/* Store tail if it is still expected (release): 0 or -ESTALE. */
+int hmb_ring_store_tail(const struct hmb_ring *ring, uint64_t expected, uint64_t new_tail);
+
+/* ---- events: everything about a capture that is not a record ---- */
+
+enum hmb_event_kind {
+	HMB_EV_INDEX = 1, /* seq/ts_ns: next to come after pos; a: records so far */
+	HMB_EV_GAP, /* a: seq before, b: seq after, c: lost, d: missing but in the rejects */
+	HMB_EV_DUPLICATE, /* a: seq */
+	HMB_EV_SEQ_RESET, /* a: seq before, b: seq after */
+	HMB_EV_REJECT, /* reason, cursor, length, bytes follow */
+	HMB_EV_OVERFLOW, /* episode opened; a: last seq before (b: 1 if there is one) */
+	HMB_EV_OVERFLOW_END, /* a: last seq before, b: first seq after, c: lost (0: unknown, >= 1) */
+	HMB_EV_LOSS_BEFORE, /* OVERFLOWED found set at attach: extent unknown */
+	HMB_EV_LOSS_UNKNOWN, /* R2: cursors given up; a: old tail, b: new tail */
+	HMB_EV_OVERRUN, /* R7; a: head seen, b: records quarantined */
+	HMB_EV_FROZEN, /* a: head */
+	HMB_EV_UNFROZEN, /* a: head */
+	HMB_EV_EPOCH, /* a new epoch begins at pos; a: tail, b: head, c: previous tail */
+	HMB_EV_UNKNOWN_RING_FLAGS, /* a: the bits */
+	HMB_EV_RESERVED_SET, /* a: which reserved field (0..3), b: its value */
+	HMB_EV_CLOCK, /* ts_ns: firmware clock, host_ns: taken when the record was seen; a: error bound */
+	HMB_EV_STATE, /* written by the daemon: a: state, b: cause */
+};
+
+enum hmb_reject_reason {
+	HMB_REJECT_DAMAGED = 1, /* R9: no valid record here */
+	HMB_REJECT_LYING_LENGTH, /* R8: a legal length that swallows the next record */
+	HMB_REJECT_UNKNOWN_FLAGS, /* R10 */
+	HMB_REJECT_MARKER, /* R4: the marker as it was before it was cleaned */
+	HMB_REJECT_OVERRUN, /* R7: may have been overwritten while it was copied */
+};
+
+/* 96 bytes, then `length` bytes, then zeros up to a multiple of 8. */
+struct hmb_event {
+	uint32_t magic; /* HMB_EVENT_MAGIC, "HMEV" */
+	uint16_t kind;
+	uint16_t reason;
+	uint32_t length;
+	uint32_t epoch;
+	uint64_t pos; /* bytes of dump stream before this event */
+	uint64_t cursor; /* ring cursor */
+	uint64_t host_ns; /* CLOCK_REALTIME */
+	uint64_t ts_ns;
+	uint64_t seq;
+	uint64_t a;
+	uint64_t b;
+	uint64_t c;
+	uint64_t d;
+	uint64_t reserved;
+};
+
+/* ---- collect: ring bytes to dump bytes (SPEC R3-R12) ---- */
+
+/* Cumulative over the life of a capture. Every drop has a counter. */
+struct hmb_counters {
+	uint64_t records; /* in the dump, wrap markers not counted */
+	uint64_t bytes; /* in the dump, wrap markers included */
+	uint64_t ring_bytes; /* consumed from the ring */
+	uint64_t wrap_markers; /* whole markers dumped */
+	uint64_t partial_markers; /* completed to 32 bytes and dumped */
+	uint64_t plain_gaps; /* fewer than 32 bytes at the lap end, no marker in them */
+	uint64_t straddled; /* records that cross the ring end */
+	uint64_t truncated; /* records with HMB_REC_FLAG_TRUNCATED */
+	uint64_t gaps;
+	uint64_t lost; /* records, rejects subtracted */
+	uint64_t duplicates;
+	uint64_t sequence_resets;
+	uint64_t rejected_records; /* headers that could be told apart */
+	uint64_t rejected_bytes;
+	uint64_t resyncs; /* R9 episodes */
+	uint64_t lying_lengths; /* R8 */
+	uint64_t unknown_flags; /* R10 records, kept or rejected */
+	uint64_t markers_cleaned; /* R4 */
+	uint64_t overruns; /* R7 */
+	uint64_t overflow_episodes;
+	uint64_t unknown_losses; /* episodes whose extent nobody can tell */
+	uint64_t epochs; /* re-initialisations survived (R6) */
+	uint64_t events_suppressed; /* counted, but not written one by one */
+};
+
+/* Where a consumer stands. Plain data: it is committed and recovered as it is. */
+struct hmb_state {
+	uint64_t tail; /* ring cursor of the next byte to consume */
+	uint64_t pos; /* bytes of dump stream produced */
+	uint64_t last_ts_ns; /* of the last record seen, markers included */
+	uint64_t first_ts_ns; /* of the first record */
+	uint32_t last_seq; /* of the last good record, or of the marker after it */
+	uint32_t first_seq;
+	uint32_t epoch;
+	uint8_t have_seq; /* last_seq means something */
+	uint8_t after_marker; /* last_seq is a marker's: it or its successor is in order (R3.4) */
+	uint8_t resync; /* inside damage: scan for the next header (R9) */
+	uint8_t have_first;
+	uint8_t overflow_seen; /* OVERFLOWED as last seen */
+	uint8_t frozen_seen;
+	uint8_t episode_open;
+	uint8_t episode_have_seq;
+	uint32_t episode_seq; /* last seq before the episode */
+	uint64_t episode_head; /* a record from here on without a gap: extent unknown */
+	uint64_t span_missing_bytes; /* rejected since the last good record */
+	uint64_t span_missing_records; /* of them, records known one by one */
+	uint32_t ring_flags_logged; /* unknown bits already logged */
+	uint32_t reserved_logged; /* reserved fields already logged, a bit each */
+	uint64_t index_pos; /* pos of the last HMB_EV_INDEX */
+	uint32_t anomalies; /* events since the last HMB_EV_INDEX */
+	uint32_t pad;
+	struct hmb_counters counters;
+};
+
+struct hmb_options {
+	uint64_t index_bytes; /* an HMB_EV_INDEX after so many dump bytes; 0: never */
+	uint32_t keep_unknown_flags; /* R10: 1 puts such records into the dump */
+	uint32_t stop_on_corrupt; /* R9: 1 stops with -EBADMSG, tail untouched */
+};
+
+/* Two flat buffers that collect() appends to. */
+struct hmb_sink {
+	uint8_t *data;
+	uint64_t data_cap;
+	uint64_t data_len;
+	uint8_t *events;
+	uint64_t events_cap;
+	uint64_t events_len;
+};
+
+/* Fresh state at the ring's own tail; -EILSEQ when its cursors are invalid (R2). */
+int hmb_state_begin(struct hmb_state *state, const struct hmb_ring *ring);
+
+/*
+ * One pass: take what lies between state->tail and head, as far as the sink
+ * has room, up to one wrap.  Stores nothing in the ring: the caller commits
+ * the sink, then stores state->tail by hmb_ring_store_tail().
+ * Returns the ring bytes consumed (0: nothing to do yet), or
+ *   -EILSEQ   cursors invalid (R2)
+ *   -ESTALE   `tail`, magic or size is not what we left there (R6); nothing taken
+ *   -ENOSPC   no room in the sink for the next step
+ *   -EBADMSG  damage, and stop_on_corrupt is set
+ * The sink needs at least HMB_COLLECT_MIN_DATA / HMB_COLLECT_MIN_EVENTS bytes of room.
+ */
+int64_t hmb_collect(const struct hmb_ring *ring, struct hmb_state *state,
+		    const struct hmb_options *options, struct hmb_sink *sink);
+
+/* The least room that hmb_collect() asks of a sink, bytes. */
+uint64_t hmb_collect_min_data(void);
+uint64_t hmb_collect_min_events(void);
+uint32_t hmb_event_magic(void);
+
+/*
+ * The capture ends here: an overflow episode still open is closed as unknown.
+ * Needs room for one event; 0 or -ENOSPC.
+ */
+int hmb_collect_finish(struct hmb_state *state, struct hmb_sink *sink);
+
+/* ---- spool: what survives the daemon (docs/durability.md) ---- */
+
+/* From the collector: values that belong together. */
+struct hmb_commit {
+	uint64_t data_head; /* spool positions: bytes ever appended */
+	uint64_t journal_head;
+	uint64_t tail_before; /* device tail that this commit found */
+	uint64_t tail_after; /* device tail that it is about to store */
+	struct hmb_state state;
+};
+
+/* From the writer. */
+struct hmb_writer_commit {
+	uint64_t data_tail; /* spool bytes that are in the segment file */
+	uint64_t journal_tail; /* journal bytes that are in the segment's files */
+	uint64_t segment; /* number */
+	uint64_t segment_pos; /* data position where the segment begins */
+	uint64_t file_offset; /* bytes of the segment that the file holds */
+	uint64_t rejects_offset; /* bytes of the rejects file */
+	uint64_t events_offset; /* bytes of the event log */
+	uint64_t started_ns; /* CLOCK_REALTIME at the segment's start */
+	uint32_t phase; /* enum hmb_phase */
+	uint32_t seal_cause;
+	char name[256]; /* of the segment, without suffix; NUL-terminated */
+	uint8_t base[512]; /* the daemon's: counters at the segment's start, opaque here */
+};
+
+enum hmb_phase {
+	HMB_PHASE_IDLE, /* no segment open */
+	HMB_PHASE_WRITING,
+	HMB_PHASE_SEALING,
+};
+
+struct hmb_spool {
+	uint8_t *map; /* header, then journal twice, then data twice */
+	uint64_t map_size;
+	uint8_t *data;
+	uint64_t data_size; /* bytes, multiple of the page size */
+	uint8_t *journal;
+	uint64_t journal_size;
+};
+
+/* Bytes of the file that holds a spool of these sizes; sizes are multiples of the page size. */
+uint64_t hmb_spool_file_size(uint64_t data_size, uint64_t journal_size);
+/*
+ * Map the spool in fd (already sized and preallocated); create != 0 writes a
+ * fresh header with this identity (at most 255 bytes, which device and which ring).
+ * Opening: -EBADMSG when it is no spool of this version or its sizes lie.
+ */
+int hmb_spool_map(struct hmb_spool *spool, int fd, uint64_t file_size, uint64_t data_size,
+		  uint64_t journal_size, const char *identity, int create);
+void hmb_spool_unmap(struct hmb_spool *spool);
+const char *hmb_spool_identity(const struct hmb_spool *spool);
+
+/* The last commit, consistent even while the other side goes on. */
+void hmb_spool_read_commit(const struct hmb_spool *spool, struct hmb_commit *commit);
+void hmb_spool_read_writer(const struct hmb_spool *spool, struct hmb_writer_commit *commit);
+/* Publish; kill_at: test hook, see struct hmb_collector. */
+void hmb_spool_commit(struct hmb_spool *spool, const struct hmb_commit *commit, uint32_t kill_at);
+void hmb_spool_commit_writer(struct hmb_spool *spool, const struct hmb_writer_commit *commit);
+/* data_head of the last commit, one acquire load. */
+uint64_t hmb_spool_data_head(const struct hmb_spool *spool);
+uint64_t hmb_spool_journal_head(const struct hmb_spool *spool);
+
+/*
+ * The writer waits until data_head - pos >= want or the journal has more than
+ * journal_pos, at most timeout_ns; `wake` non-zero ends it early.  Returns data_head - pos.
+ */
+uint64_t hmb_spool_wait(const struct hmb_spool *spool, uint64_t pos, uint64_t want,
+			uint64_t journal_pos, uint64_t timeout_ns, const uint32_t *wake);
+
+/* Copy n bytes at data position pos (through the double mapping), for callers without the GIL. */
+void hmb_spool_copy(const struct hmb_spool *spool, void *to, uint64_t pos, uint64_t n);
+
+/*
+ * Does the committed spool continue this ring?  1: yes, tail is already "after";
+ * 2: yes, tail is "before" and the ring's bytes are the spool's (store tail_after);
+ * 0: no, the ring was re-initialised meanwhile.
+ */
+int hmb_spool_continues(const struct hmb_spool *spool, const struct hmb_ring *ring);
+
+/* ---- collector: the loop that runs without the GIL ---- */
+
+enum hmb_stop {
+	HMB_STOP_ASKED = 1, /* stop was set */
+	HMB_STOP_DRAINED, /* once: head reached (or a wrap that waits, or FROZEN and drained) */
+	HMB_STOP_FROZEN, /* FROZEN and drained */
+	HMB_STOP_REINIT, /* R6: header or tail rewritten, or cursors invalid for invalid_ns */
+	HMB_STOP_INVALID, /* R2: cursors stayed invalid for invalid_ns under a valid header */
+	HMB_STOP_CORRUPT, /* stop_on_corrupt */
+	HMB_STOP_HANGUP, /* POLLHUP: the region went away */
+	HMB_STOP_DEVICE, /* the tail call failed; error holds -errno */
+	HMB_STOP_SPOOL, /* once: the spool is full (the writer must run) */
+};
+
+/* Instants at which the test hook ends the process (SIGKILL); 0 never. */
+enum hmb_kill_at {
+	HMB_KILL_NEVER,
+	HMB_KILL_BEFORE_COPY,
+	HMB_KILL_BEFORE_COMMIT,
+	HMB_KILL_INSIDE_COMMIT, /* slot written, not yet published */
+	HMB_KILL_AFTER_COMMIT, /* published, tail not yet stored */
+	HMB_KILL_AFTER_TAIL,
+};
+
+struct hmb_collector {
+	/* set before the run */
+	struct hmb_ring ring;
+	struct hmb_spool spool;
+	struct hmb_options options;
+	uint64_t latency_ns; /* longest wait while records come */
+	uint64_t idle_ns; /* longest wait when none came for a while */
+	uint64_t invalid_ns; /* R2: 100 ms */
+	uint64_t batch_bytes; /* ring bytes a pass at most */
+	uint32_t once;
+	uint32_t keep_frozen; /* 1: FROZEN was already reported, wait for a change */
+	uint32_t kill_at; /* enum hmb_kill_at */
+	uint32_t kill_after; /* ... at the n-th commit from now */
+	/* set while it runs */
+	uint32_t stop; /* by the other side: drain to the head seen next, return */
+	uint32_t wake; /* free for the writer */
+	/* published while it runs, relaxed */
+	uint64_t passes;
+	uint64_t ring_head;
+	uint64_t max_fill; /* most unread ring bytes seen */
+	uint64_t max_spool_fill;
+	uint64_t stalls; /* passes that found the spool full */
+	uint64_t stalled_ns;
+	uint32_t ring_flags;
+	uint32_t ring_full_seen;
+	int32_t error;
+	uint32_t pad;
+	struct hmb_state state;
+};
+
+/* Run until something that the caller must decide: enum hmb_stop. */
+int hmb_collector_run(struct hmb_collector *collector);
+
+/* ---- walk: dump bytes to columns and statistics (offline) ---- */
+
+/* ---- fnv: FNV-1a, 64 bit ---- */
+
+/* Hash n bytes; pass hmb_fnv1a_64_basis() first, then the last result, to go on. */
+uint64_t hmb_fnv1a_64(const void *data, uint64_t n, uint64_t state);
+uint64_t hmb_fnv1a_64_basis(void);

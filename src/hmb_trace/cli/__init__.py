@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hmb-trace: one module per subcommand.
+
+A module here that does not begin with an underscore is a subcommand of its name: it
+defines `command`, a click.Command whose docstring is its help. It is imported only
+when it is called, so that a heavy library costs only those who use it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+import sys
+from collections.abc import Sequence
+
+import click
+
+from hmb_trace import __version__
+from hmb_trace.commandline import run
+
+
+class _LazyGroup(click.Group):
+    """Finds subcommands in this package by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = importlib.import_module(f"{__name__}.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in known:
+            near = difflib.get_close_matches(args[0], known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
+            raise click.UsageError(f"no such command {args[0]!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+
+@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="hmb-trace")
+def hmb_trace() -> None:
+    """Look at, check and convert SSD firmware traces captured from an NVMe Host Memory Buffer."""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Entry point of hmb-trace; returns the exit code."""
+    return run(hmb_trace, "hmb-trace", args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
