@@ -1,34 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
 # Everything sets itself up: a .venv beside this file, the C libraries built in place.
+# Type `make help`.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS ?= dev
-C_FILES := $(wildcard libhmbtrace/*.[ch] producer_sim/engine/*.[ch] producer_sim/firmware/*.[ch]) \
-	include/uapi/linux/hmb_trace.h setup.py
+PIP := $(BIN)/pip --disable-pip-version-check -q
+EXTRAS ?=
+PYTEST_ARGS ?=
+FUZZ_SECONDS ?= 60
+comma := ,
+C_DIRS := libhmbtrace producer_sim/engine producer_sim/firmware
+C_FILES := $(wildcard $(addsuffix /*.[ch],$(C_DIRS))) include/uapi/linux/hmb_trace.h setup.py
+# Each set of extras is installed once; its stamp remembers that.
+have = $(patsubst %,$(VENV)/.have-%,$(subst $(comma), ,$(1)))
 
-.PHONY: build test lint clean
+# One pip at a time in one .venv, whatever -j says.
+.NOTPARALLEL:
+.PHONY: help build demo test soak lint format bench bench-peers fuzz docs deb clean
 
-build: $(VENV)/.built
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(VENV)/.installed: pyproject.toml
+build: $(VENV)/.built $(call have,$(EXTRAS)) ## .venv with the programs in it (EXTRAS=dev,all for everything)
+
+$(VENV)/bin/python:
+	@PYTHON=$(PYTHON) scripts/check_tools.sh
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -e '.[$(EXTRAS)]'
-	touch $@
+
+$(VENV)/.installed: pyproject.toml setup.py | $(VENV)/bin/python
+	$(PIP) install 'setuptools>=66' wheel
+	$(PIP) install --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.have-%: pyproject.toml $(VENV)/.installed
+	$(PIP) install --no-build-isolation -e '.[$*]'
+	@touch $@
 
 $(VENV)/.built: $(VENV)/.installed $(C_FILES)
-	$(BIN)/pip install -q setuptools
-	$(BIN)/python setup.py -q build_ext --inplace --force
-	touch $@
+	$(BIN)/python setup.py -q build_ext --inplace
+	@touch $@
 
-test: build
-	$(BIN)/pytest
+demo: build ## simulator + daemon + .pccx + report, in under two minutes
+	$(BIN)/python scripts/demo.py
 
-lint: build
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+test: build $(call have,test) ## every test that this machine can run; says what it skipped, and why
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+soak: build $(call have,test) ## the long torture
+	$(BIN)/pytest -m soak --timeout 7200 $(PYTEST_ARGS)
+
+lint: build $(call have,dev) ## style, types, licences
+	@scripts/lint.sh
+
+format: build $(call have,dev) ## let ruff and clang-format rewrite
+	$(BIN)/ruff check --fix-only -q .
+	$(BIN)/ruff format -q .
+	clang-format -i $$(git ls-files '*.[ch]')
+
+bench: build ## ratios against the raw limits of this machine, measured in the same run
+	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
+
+bench-peers: build ## the same load through LTTng and others, where they are installed
+	$(BIN)/python benchmarks/peers.py
+
+fuzz: ## libFuzzer on the collector and other C that reads what it did not write (FUZZ_SECONDS=n)
+	$(MAKE) -C tests/native fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)
+
+docs: build ## man pages and the HTML documentation, into build/docs
+	$(BIN)/python scripts/build_docs.py
+
+deb: ## a Debian package of the programs, into dist/
+	scripts/build_deb.sh
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build dist *.egg-info
+	find . -name '*.so' -not -path './.git/*' -delete
+	$(MAKE) -C tests/native clean
+
+# The kernel module and the virtual machine that tests it (make test-vm).
+-include tests/vm/vm.mk

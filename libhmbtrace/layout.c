@@ -2,12 +2,14 @@
 /* What this compiler made of the UAPI header, for bindings that state it a second time. */
 #include "core.h"
 
-#define FIELD(type, field)                                       \
-	{                                                        \
-		#type "." #field, offsetof(struct type, field),  \
-			sizeof(((struct type *)0)->field)        \
+#define FIELD(type, field)                                                                        \
+	{                                                                                         \
+#type "." #field, offsetof(struct type, field), sizeof(((struct type *)0)->field) \
 	}
-#define SIZE(type) { "sizeof " #type, 0, sizeof(struct type) }
+#define SIZE(type)                                      \
+	{                                               \
+		"sizeof " #type, 0, sizeof(struct type) \
+	}
 
 static const struct hmb_layout_entry layout[] = {
 	SIZE(hmb_ring_hdr),

@@ -123,7 +123,7 @@ struct nvme_hmb_trace_advance {
 #endif
 
 /* The layout holds for every compiler that accepts this file. */
-#define HMB_LAYOUT(type, field, off) \
+#define HMB_LAYOUT(type, field, off)                                    \
 	_Static_assert(__builtin_offsetof(struct type, field) == (off), \
 		       #type "." #field " must be at " #off)
 
