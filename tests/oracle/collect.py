@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a consumer must make of a ring: dump, rejects, counters (R2-R5, R8-R12)."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from dataclasses import dataclass
+
+from tests.oracle.sequence import Gap, Sequence
+from tests.oracle.wire import (
+    FLAGS_AT,
+    HEADER,
+    KNOWN_FLAGS,
+    LEN_AT,
+    M64,
+    MARKER,
+    RECORD,
+    RECORD_MAGIC,
+    Header,
+    Window,
+)
+
+OVERFLOWED = 1
+
+DAMAGED = "damaged"
+LYING_LENGTH = "lying-length"
+UNKNOWN_FLAGS = "unknown-flags"
+CLEANED_MARKER = "marker"
+
+
+class InvalidCursorsError(Exception):
+    """R2: not multiples of 8, or head is more than a ring ahead of tail."""
+
+
+@dataclass(frozen=True)
+class Reject:
+    """Ring bytes kept out of the dump."""
+
+    cursor: int
+    reason: str
+    data: bytes
+
+
+@dataclass
+class Episode:
+    """An overflow episode (R5); lost is None while nobody can tell."""
+
+    head: int
+    seq_before: int | None
+    seq_after: int | None = None
+    lost: int | None = None
+
+
+class Consumer:
+    """One capture of one ring. Feed it the area and each published head, in order."""
+
+    def __init__(self, tail: int, *, ring_flags: int = 0, keep_unknown_flags: bool = False) -> None:
+        self.position = tail  # unbounded; `tail` is what the ring would hold
+        self.keep_unknown_flags = keep_unknown_flags
+        self.dump = bytearray()
+        self.rejects: list[Reject] = []
+        self.counters: Counter[str] = Counter()
+        self.sequence = Sequence()
+        self.last_ts_ns = 0
+        self.resync = False
+        self.overflow_seen = bool(ring_flags & OVERFLOWED)
+        self.open_episode: Episode | None = None
+        self.episodes: list[Episode] = []
+
+    @property
+    def tail(self) -> int:
+        return self.position & M64
+
+    @property
+    def gaps(self) -> list[Gap]:
+        return self.sequence.gaps
+
+    def collect(self, area: bytes, head: int, ring_flags: int = 0) -> None:
+        """Take everything up to head that can be taken now."""
+        check_cursors(head, self.tail, len(area))
+        window = Window(area, self.position, head)
+        self._watch_overflow(window.head, bool(ring_flags & OVERFLOWED))
+        start = self.position
+        while self.position < window.head and self._step(window):
+            pass
+        self.counters["ring_bytes"] += self.position - start
+
+    def finish(self) -> None:
+        """The capture ends here."""
+        self._end_episode(None, None)
+
+    def totals(self) -> dict[str, int]:
+        """The counters, sequence accounting included; those at zero too."""
+        sequence = self.sequence
+        self.counters["bytes"] = len(self.dump)
+        self.counters["gaps"] = len(sequence.gaps)
+        self.counters["lost"] = sequence.lost
+        self.counters["duplicates"] = sequence.duplicates
+        self.counters["sequence_resets"] = sequence.resets
+        self.counters["rejected_bytes"] = sum(len(reject.data) for reject in self.rejects)
+        return {name: self.counters[name] for name in COUNTERS}
+
+    def _step(self, window: Window) -> bool:
+        """One step forward; False when it must wait for a later head."""
+        at = self.position
+        if self.resync:
+            return self._search(window, at, DAMAGED)
+        if window.left(at) < HEADER:
+            return self._lap_end(window)
+        header = window.header(at)
+        if header is None:
+            return self._damage(window, DAMAGED)
+        if header.is_marker:
+            return self._marker(window, header)
+        if window.is_lying(at, header):
+            self.counters["lying_lengths"] += 1
+            return self._damage(window, LYING_LENGTH)
+        return self._record(window, header)
+
+    # -- R3, R4: ends of laps
+
+    def _lap_end(self, window: Window) -> bool:
+        """Fewer than 32 bytes left: a partial marker or a plain gap, never a header."""
+        boundary = window.boundary(self.position)
+        if boundary > window.head:
+            return False
+        gap = window.read(self.position, boundary - self.position)
+        if gap[:4] == struct.pack("<I", RECORD_MAGIC):
+            self._partial_marker(gap)
+        else:
+            self.counters["plain_gaps"] += 1
+        self.position = boundary
+        return True
+
+    def _partial_marker(self, gap: bytes) -> None:
+        (seq,) = struct.unpack_from("<I", gap, 4)
+        if len(gap) >= 16:
+            (self.last_ts_ns,) = struct.unpack_from("<Q", gap, 8)
+        self.dump += RECORD.pack(RECORD_MAGIC, seq, self.last_ts_ns, 0, 0, MARKER, 0, 0, 0)
+        self.counters["partial_markers"] += 1
+        self._note_gap(self.sequence.marker(seq))
+
+    def _marker(self, window: Window, header: Header) -> bool:
+        boundary = window.boundary(self.position)
+        if boundary > window.head:
+            return False
+        original = window.read(self.position, HEADER)
+        clean = bytearray(original)
+        clean[FLAGS_AT] &= KNOWN_FLAGS
+        clean[LEN_AT : LEN_AT + 2] = b"\0\0"
+        self.dump += clean
+        self.counters["wrap_markers"] += 1
+        if clean != original:
+            self.counters["markers_cleaned"] += 1
+            self._reject(CLEANED_MARKER, original)
+        self.last_ts_ns = header.ts_ns
+        self._note_gap(self.sequence.marker(header.seq))
+        self.position = boundary
+        return True
+
+    # -- R8, R10, R11: records
+
+    def _record(self, window: Window, header: Header) -> bool:
+        at = self.position
+        data = window.read(at, header.span)
+        gap = self.sequence.record(header.seq)
+        self._note_gap(gap)
+        if self.open_episode and at >= self.open_episode.head:
+            self._end_episode(header.seq, None)
+        self.last_ts_ns = header.ts_ns
+        self.counters["unknown_flags"] += header.unknown_flags != 0
+        if header.unknown_flags and not self.keep_unknown_flags:
+            self._reject(UNKNOWN_FLAGS, data)
+        else:
+            self._keep(header, data)
+            self.counters["straddled"] += at + header.span > window.boundary(at)
+        self.position = at + header.span
+        return True
+
+    def _keep(self, header: Header, data: bytes) -> None:
+        end = HEADER + header.payload_len
+        self.dump += data[:end] + bytes(len(data) - end)
+        self.counters["records"] += 1
+        self.counters["truncated"] += header.flags >> 1 & 1
+
+    # -- R9: damage
+
+    def _damage(self, window: Window, reason: str) -> bool:
+        self.counters["resyncs"] += 1
+        return self._search(window, self.position + 8, reason)
+
+    def _search(self, window: Window, start: int, reason: str) -> bool:
+        """Reject everything before the next header that can be trusted, or before head."""
+        found = start
+        while found < window.head and not self._is_candidate(window, found):
+            found += 8
+        self.resync = found >= window.head
+        skipped = window.read(self.position, found - self.position)
+        if skipped:
+            self._reject(reason, skipped)
+        self.sequence.rejected_bytes += len(skipped)
+        self.position = found
+        return True
+
+    def _is_candidate(self, window: Window, at: int) -> bool:
+        header = window.header(at)
+        if header is None or not self.sequence.is_ahead(header.seq):
+            return False
+        return window.confirmed(at, header)
+
+    def _reject(self, reason: str, data: bytes) -> None:
+        self.rejects.append(Reject(self.tail, reason, data))
+
+    # -- R5: overflow episodes
+
+    def _watch_overflow(self, head: int, overflowed: bool) -> None:
+        if overflowed and not self.overflow_seen:
+            self._end_episode(None, None)
+            self.open_episode = Episode(head, self.sequence.last)
+            self.counters["overflow_episodes"] += 1
+        self.overflow_seen = overflowed
+
+    def _note_gap(self, gap: Gap | None) -> None:
+        if gap is not None:
+            self._end_episode(gap.seq_after, gap.lost)
+
+    def _end_episode(self, seq_after: int | None, lost: int | None) -> None:
+        episode, self.open_episode = self.open_episode, None
+        if episode is not None:
+            episode.seq_after, episode.lost = seq_after, lost
+            self.episodes.append(episode)
+            self.counters["unknown_losses"] += lost is None
+
+
+COUNTERS = (
+    "records",
+    "bytes",
+    "ring_bytes",
+    "wrap_markers",
+    "partial_markers",
+    "plain_gaps",
+    "straddled",
+    "truncated",
+    "gaps",
+    "lost",
+    "duplicates",
+    "sequence_resets",
+    "rejected_bytes",
+    "resyncs",
+    "lying_lengths",
+    "unknown_flags",
+    "markers_cleaned",
+    "overflow_episodes",
+    "unknown_losses",
+)
+
+
+def check_cursors(head: int, tail: int, ring_size: int) -> None:
+    """R2."""
+    if head % 8 or tail % 8 or (head - tail) & M64 > ring_size:
+        raise InvalidCursorsError(f"head {head:#x}, tail {tail:#x}, ring_size {ring_size}")
+
+
+def joined(rejects: list[Reject]) -> list[Reject]:
+    """Neighbours of one reason in one piece: how a consumer splits them is its own affair."""
+    out: list[Reject] = []
+    for reject in rejects:
+        last = out[-1] if out else None
+        if last and (last.reason, (last.cursor + len(last.data)) & M64) == (
+            reject.reason,
+            reject.cursor,
+        ):
+            out[-1] = Reject(last.cursor, last.reason, last.data + reject.data)
+        else:
+            out.append(reject)
+    return out

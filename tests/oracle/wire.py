@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Headers as bytes, and cursors as ring offsets (format.md: Ring, Records)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import Enum
+
+M32 = 0xFFFFFFFF
+M64 = 0xFFFFFFFFFFFFFFFF
+HEADER = 32
+MAX_PAYLOAD = 4064
+RECORD_MAGIC = 0x54434552
+MARKER = 1
+KNOWN_FLAGS = 3
+RECORD = struct.Struct("<IIQHBBHHQ")
+FLAGS_AT = 19
+LEN_AT = 20
+
+
+class End(Enum):
+    """A successor that has not been published yet."""
+
+    AT_HEAD = "ends at head"
+
+
+@dataclass(frozen=True)
+class Header:
+    """One record header, decoded."""
+
+    magic: int
+    seq: int
+    ts_ns: int
+    opcode: int
+    cpu: int
+    flags: int
+    payload_len: int
+    reserved0: int
+    reserved1: int
+
+    @property
+    def is_marker(self) -> bool:
+        return bool(self.flags & MARKER)
+
+    @property
+    def unknown_flags(self) -> int:
+        return self.flags & ~KNOWN_FLAGS
+
+    @property
+    def span(self) -> int:
+        """Bytes from this header to the next one; a marker has no payload."""
+        return HEADER if self.is_marker else HEADER + align8(self.payload_len)
+
+
+def align8(n: int) -> int:
+    return (n + 7) // 8 * 8
+
+
+def decode(data: bytes) -> Header:
+    return Header(*RECORD.unpack(data))
+
+
+class Window:
+    """The unread bytes of a ring, [tail, head), addressed by cursor.
+
+    Cursors are kept as unbounded integers from tail on: they do not wrap at
+    2^64 here, and since 2^64 is a multiple of every ring size, offsets agree.
+    """
+
+    def __init__(self, area: bytes, tail: int, head: int) -> None:
+        self.area = area
+        self.ring_size = len(area)
+        self.head = tail + ((head - tail) & M64)
+
+    def left(self, at: int) -> int:
+        """Bytes until the lap boundary."""
+        return self.ring_size - at % self.ring_size
+
+    def boundary(self, at: int) -> int:
+        return at + self.left(at)
+
+    def read(self, at: int, n: int) -> bytes:
+        """n bytes from a cursor on, across the ring end if need be."""
+        return bytes(self.area[(at + i) % self.ring_size] for i in range(n))
+
+    def header(self, at: int) -> Header | None:
+        """The valid header at a cursor, or None (ruling 1)."""
+        if self.left(at) < HEADER or at + HEADER > self.head:
+            return None
+        header = decode(self.read(at, HEADER))
+        if header.magic != RECORD_MAGIC:
+            return None
+        if header.is_marker:
+            return header
+        if header.payload_len > MAX_PAYLOAD or at + header.span > self.head:
+            return None
+        return header
+
+    def successor(self, at: int, header: Header) -> Header | End | None:
+        """What follows a valid header: a valid one, the head, or nothing valid (ruling 2)."""
+        follows = self.boundary(at) if header.is_marker else at + header.span
+        if follows < self.head and self.left(follows) < HEADER:
+            follows = self.boundary(follows)
+        if follows >= self.head:
+            return End.AT_HEAD
+        return self.header(follows)
+
+    def is_lying(self, at: int, record: Header) -> bool:
+        """Does this record's length swallow the next record (R8, ruling 3)?"""
+        end = at + record.span
+        next_seq = (record.seq + 1) & M32
+        follower = self.successor(at, record)
+        straddles = end > self.boundary(at)
+        if not straddles and isinstance(follower, Header) and follower.seq == next_seq:
+            return False
+        return any(self._stands(inside, next_seq) for inside in range(at + 8, end, 8))
+
+    def _stands(self, at: int, seq: int) -> bool:
+        header = self.header(at)
+        return header is not None and header.seq == seq and self.confirmed(at, header)
+
+    def confirmed(self, at: int, header: Header) -> bool:
+        return self.successor(at, header) is not None
