@@ -364,6 +364,103 @@ int hmb_collector_run(struct hmb_collector *collector);
 
 /* ---- walk: dump bytes to columns and statistics (offline) ---- */
 
+enum hmb_walk_end {
+	HMB_WALK_DONE, /* every byte was used */
+	HMB_WALK_FULL, /* columns or breaks are full: take them, call again with the rest */
+	HMB_WALK_SHORT_HEADER, /* fewer than 32 bytes are left */
+	HMB_WALK_SHORT_PAYLOAD, /* the record goes on past the end */
+	HMB_WALK_BAD_MAGIC,
+	HMB_WALK_BAD_LENGTH, /* payload_len > 4064 */
+};
+
+/* One row a record. Arrays of the caller, `cap` entries each. */
+struct hmb_columns {
+	uint64_t *offset; /* in the dump, bytes */
+	uint64_t *ts_ns;
+	uint32_t *seq;
+	uint16_t *opcode;
+	uint16_t *payload_len; /* as used: 0 for a wrap marker */
+	uint8_t *cpu;
+	uint8_t *flags;
+	uint64_t cap;
+	uint64_t len;
+	uint32_t with_markers; /* 1: wrap markers get rows too */
+	uint32_t pad;
+};
+
+/* Where the sequence breaks (SPEC R12). */
+struct hmb_break {
+	uint64_t offset; /* of the record after the break */
+	uint64_t ts_ns; /* its time */
+	uint64_t lost; /* records; 0 unless kind is HMB_EV_GAP */
+	uint32_t seq_before;
+	uint32_t seq_after;
+	uint32_t kind; /* HMB_EV_GAP, HMB_EV_DUPLICATE or HMB_EV_SEQ_RESET */
+	uint32_t after_marker; /* 1: seq_before is a wrap marker's */
+};
+
+struct hmb_breaks {
+	struct hmb_break *item;
+	uint64_t cap;
+	uint64_t len;
+};
+
+/* Histograms; a log2 bucket i > 0 holds values of [2^(i-1), 2^i), bucket 0 holds 0. */
+struct hmb_tally {
+	uint64_t *opcode_records; /* 65536 */
+	uint64_t *opcode_bytes; /* 65536, payload */
+	uint64_t *cpu_records; /* 256 */
+	uint64_t *payload_log2; /* 65 */
+	uint64_t *interval_log2; /* 65, ns between neighbours that do not go backwards */
+};
+
+/* Where a walk stands, and what it has seen. All zero at the start. */
+struct hmb_walk {
+	uint64_t offset; /* dump offset of the next byte to look at */
+	uint64_t records; /* wrap markers not counted */
+	uint64_t wrap_markers;
+	uint64_t payload_bytes;
+	uint64_t truncated;
+	uint64_t unknown_flags;
+	uint64_t gaps;
+	uint64_t lost;
+	uint64_t duplicates;
+	uint64_t sequence_resets;
+	uint64_t clock_steps_back; /* records earlier than the one before */
+	uint64_t first_ts_ns;
+	uint64_t last_ts_ns;
+	uint64_t min_ts_ns;
+	uint64_t max_ts_ns;
+	uint32_t first_seq; /* of records */
+	uint32_t last_record_seq;
+	uint32_t last_seq; /* of the last record, or of the marker after it */
+	uint8_t have_seq;
+	uint8_t after_marker;
+	uint8_t pad[2];
+};
+
+/*
+ * Walk n dump bytes that begin at walk->offset, from record to record.  Any of
+ * columns, breaks and tally may be NULL.  Returns enum hmb_walk_end;
+ * walk->offset is then that of the first byte not used.
+ */
+int hmb_walk(struct hmb_walk *walk, const uint8_t *data, uint64_t n, struct hmb_columns *columns,
+	     struct hmb_breaks *breaks, const struct hmb_tally *tally);
+
+/*
+ * Copy the field at record offset `at` (32 is the payload's begin), `width` bytes, of n records
+ * to `out`, back to back.  offsets are those of the dump, base is the offset of data[0].
+ */
+void hmb_gather(const uint8_t *data, uint64_t base, const uint64_t *offsets, uint64_t n,
+		uint32_t at, uint32_t width, uint8_t *out);
+
+/*
+ * Copy n whole records (header, payload, padding) to `out`, back to back; returns the bytes.
+ * `out` must have room for all of them.
+ */
+uint64_t hmb_copy_records(const uint8_t *data, uint64_t base, const uint64_t *offsets, uint64_t n,
+			  uint8_t *out);
+
 /* ---- fnv: FNV-1a, 64 bit ---- */
 
 /* Hash n bytes; pass hmb_fnv1a_64_basis() first, then the last result, to go on. */

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Dump bytes to columns, sequence breaks and histograms: one pass (SPEC R8, R12, R13). */
+#include <string.h>
+
+#include "core.h"
+
+#define KNOWN_FLAGS (HMB_REC_FLAG_WRAP_MARKER | HMB_REC_FLAG_TRUNCATED)
+#define SEQ_AHEAD 0x80000000u /* a distance below this is forward */
+
+static int log2_bucket(uint64_t value)
+{
+	return value ? 64 - __builtin_clzll(value) : 0;
+}
+
+/* The record (or marker) at *hdr does not follow walk->last_seq: say so. */
+static void note_break(const struct hmb_walk *walk, const struct hmb_record_hdr *hdr,
+                       struct hmb_breaks *breaks, uint32_t kind, uint64_t lost)
+{
+	if (!breaks)
+		return;
+	breaks->item[breaks->len++] = (struct hmb_break){
+		.offset = walk->offset,
+		.ts_ns = hdr->ts_ns,
+		.lost = lost,
+		.seq_before = walk->last_seq,
+		.seq_after = hdr->seq,
+		.kind = kind,
+		.after_marker = walk->after_marker,
+	};
+}
+
+static void count_gap(struct hmb_walk *walk, const struct hmb_record_hdr *hdr,
+                      struct hmb_breaks *breaks, uint64_t lost)
+{
+	if (!lost)
+		return;
+	walk->gaps++;
+	walk->lost += lost;
+	note_break(walk, hdr, breaks, HMB_EV_GAP, lost);
+}
+
+/* A marker may carry the seq of its successor, one of its own, or none worth heeding (R3.4). */
+static void marker_seq(struct hmb_walk *walk, const struct hmb_record_hdr *hdr,
+                       struct hmb_breaks *breaks)
+{
+	uint32_t distance = hdr->seq - walk->last_seq;
+
+	if (!walk->have_seq || distance == 0 || distance >= SEQ_AHEAD)
+		return;
+	count_gap(walk, hdr, breaks, distance - 1);
+	walk->last_seq = hdr->seq;
+	walk->after_marker = 1;
+}
+
+static void record_seq(struct hmb_walk *walk, const struct hmb_record_hdr *hdr,
+                       struct hmb_breaks *breaks)
+{
+	uint32_t distance = hdr->seq - walk->last_seq;
+
+	if (!walk->records)
+		walk->first_seq = hdr->seq;
+	if (!walk->have_seq) {
+		walk->have_seq = 1;
+	} else if (distance == 0 && !walk->after_marker) {
+		walk->duplicates++;
+		note_break(walk, hdr, breaks, HMB_EV_DUPLICATE, 0);
+	} else if (distance >= SEQ_AHEAD) {
+		walk->sequence_resets++;
+		note_break(walk, hdr, breaks, HMB_EV_SEQ_RESET, 0);
+	} else if (distance) {
+		count_gap(walk, hdr, breaks, distance - 1);
+	}
+	walk->last_seq = hdr->seq;
+	walk->after_marker = 0;
+}
+
+static void count_flags(struct hmb_walk *walk, uint8_t flags)
+{
+	walk->truncated += !!(flags & HMB_REC_FLAG_TRUNCATED);
+	walk->unknown_flags += !!(flags & ~KNOWN_FLAGS);
+}
+
+static void record_time(struct hmb_walk *walk, uint64_t ts_ns, const struct hmb_tally *tally)
+{
+	if (!walk->records) {
+		walk->first_ts_ns = ts_ns;
+		walk->min_ts_ns = ts_ns;
+		walk->max_ts_ns = ts_ns;
+	} else if (ts_ns < walk->last_ts_ns) {
+		walk->clock_steps_back++;
+		walk->min_ts_ns = HMB_MIN(walk->min_ts_ns, ts_ns);
+	} else {
+		walk->max_ts_ns = HMB_MAX(walk->max_ts_ns, ts_ns);
+		if (tally)
+			tally->interval_log2[log2_bucket(ts_ns - walk->last_ts_ns)]++;
+	}
+	walk->last_ts_ns = ts_ns;
+}
+
+static void count_record(const struct hmb_tally *tally, const struct hmb_record_hdr *hdr)
+{
+	tally->opcode_records[hdr->opcode]++;
+	tally->opcode_bytes[hdr->opcode] += hdr->payload_len;
+	tally->cpu_records[hdr->cpu]++;
+	tally->payload_log2[log2_bucket(hdr->payload_len)]++;
+}
+
+static void fill_row(struct hmb_columns *columns, const struct hmb_record_hdr *hdr, uint64_t offset,
+                     uint16_t payload_len)
+{
+	uint64_t row = columns->len++;
+
+	columns->offset[row] = offset;
+	columns->ts_ns[row] = hdr->ts_ns;
+	columns->seq[row] = hdr->seq;
+	columns->opcode[row] = hdr->opcode;
+	columns->payload_len[row] = payload_len;
+	columns->cpu[row] = hdr->cpu;
+	columns->flags[row] = hdr->flags;
+}
+
+static int is_marker(const struct hmb_record_hdr *hdr)
+{
+	return hdr->flags & HMB_REC_FLAG_WRAP_MARKER;
+}
+
+/* The size of the whole record that hdr begins, or 0 and *end says why there is none. */
+static uint64_t whole_record(const struct hmb_record_hdr *hdr, uint64_t left,
+                             enum hmb_walk_end *end)
+{
+	uint64_t size = HMB_RECORD_HDR_SIZE;
+
+	if (hdr->magic != HMB_RECORD_MAGIC) {
+		*end = HMB_WALK_BAD_MAGIC;
+		return 0;
+	}
+	if (is_marker(hdr)) /* bit 0 decides before the length is looked at (R4) */
+		return size;
+	if (hdr->payload_len > HMB_RECORD_MAX_PAYLOAD) {
+		*end = HMB_WALK_BAD_LENGTH;
+		return 0;
+	}
+	size += hmb_align8(hdr->payload_len);
+	if (size > left) {
+		*end = HMB_WALK_SHORT_PAYLOAD;
+		return 0;
+	}
+	return size;
+}
+
+static void take_marker(struct hmb_walk *walk, const struct hmb_record_hdr *hdr,
+                        struct hmb_columns *columns, struct hmb_breaks *breaks)
+{
+	walk->wrap_markers++;
+	marker_seq(walk, hdr, breaks);
+	if (columns && columns->with_markers)
+		fill_row(columns, hdr, walk->offset, 0);
+}
+
+static inline void take_record(struct hmb_walk *walk, const struct hmb_record_hdr *hdr,
+                               struct hmb_columns *columns, struct hmb_breaks *breaks,
+                               const struct hmb_tally *tally)
+{
+	if (walk->have_seq && !walk->after_marker && hdr->seq == walk->last_seq + 1)
+		walk->last_seq = hdr->seq;
+	else
+		record_seq(walk, hdr, breaks);
+	if (hdr->flags)
+		count_flags(walk, hdr->flags);
+	record_time(walk, hdr->ts_ns, tally);
+	if (tally)
+		count_record(tally, hdr);
+	if (columns)
+		fill_row(columns, hdr, walk->offset, hdr->payload_len);
+	walk->records++;
+	walk->payload_bytes += hdr->payload_len;
+	walk->last_record_seq = hdr->seq;
+}
+
+static int is_full(const struct hmb_columns *columns, const struct hmb_breaks *breaks)
+{
+	return (columns && columns->len == columns->cap) || (breaks && breaks->len == breaks->cap);
+}
+
+/* Inlined into each caller below, so that the unused parts of the loop body fall away. */
+static inline __attribute__((always_inline)) enum hmb_walk_end
+walk_loop(struct hmb_walk *walk, const uint8_t *data, uint64_t n, struct hmb_columns *columns,
+          struct hmb_breaks *breaks, const struct hmb_tally *tally)
+{
+	enum hmb_walk_end end = HMB_WALK_DONE;
+	uint64_t pos = 0;
+
+	while (pos < n) {
+		struct hmb_record_hdr hdr;
+		uint64_t size;
+
+		if (is_full(columns, breaks))
+			return HMB_WALK_FULL;
+		if (n - pos < HMB_RECORD_HDR_SIZE)
+			return HMB_WALK_SHORT_HEADER;
+		memcpy(&hdr, data + pos, sizeof(hdr)); /* a .pccx payload begins anywhere */
+		size = whole_record(&hdr, n - pos, &end);
+		if (!size)
+			return end;
+		if (is_marker(&hdr))
+			take_marker(walk, &hdr, columns, breaks);
+		else
+			take_record(walk, &hdr, columns, breaks, tally);
+		pos += size;
+		walk->offset += size;
+	}
+	return end;
+}
+
+int hmb_walk(struct hmb_walk *walk, const uint8_t *data, uint64_t n, struct hmb_columns *columns,
+             struct hmb_breaks *breaks, const struct hmb_tally *tally)
+{
+	struct hmb_walk local = *walk; /* data may alias *walk, but not this */
+	struct hmb_columns rows = columns ? *columns : (struct hmb_columns){ 0 };
+	enum hmb_walk_end end;
+
+	if (columns && !tally)
+		end = walk_loop(&local, data, n, &rows, breaks, NULL);
+	else if (!columns)
+		end = walk_loop(&local, data, n, NULL, breaks, tally);
+	else
+		end = walk_loop(&local, data, n, &rows, breaks, tally);
+	*walk = local;
+	if (columns)
+		*columns = rows;
+	return end;
+}
