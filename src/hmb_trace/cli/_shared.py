@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What several subcommands share: arguments, output, notes on stderr."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+
+import click
+
+from hmb_trace.dump import Dump
+
+FILES = click.argument("files", nargs=-1, required=True, metavar="FILE...")
+PARTIAL = click.option(
+    "--partial", is_flag=True, help="Read a damaged or torn dump up to the fault, then go on."
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+
+
+class _Stderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"hmb-trace: {record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
+
+
+def notes_to_stderr() -> None:
+    """Send warnings of the library to stderr, once."""
+    logger = logging.getLogger("hmb_trace")
+    if not any(isinstance(handler, _Stderr) for handler in logger.handlers):
+        logger.addHandler(_Stderr())
+        logger.propagate = False
+
+
+def note(message: str) -> None:
+    """One line on stderr that is no error."""
+    print(f"hmb-trace: {message}", file=sys.stderr)
+
+
+def print_json(value: object) -> None:
+    """One JSON value on a line of its own."""
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def raise_problems(dump: Dump) -> None:
+    """After a partial pass: every fault on stderr but the last, which becomes the exit code."""
+    for problem in dump.problems[:-1]:
+        note(str(problem))
+    if dump.problems:
+        raise dump.problems[-1]
+
+
+def table(rows: list[list[str]], *, right: tuple[int, ...] = ()) -> str:
+    """Rows as aligned columns; the columns in `right` are right-aligned."""
+    if not rows:
+        return ""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hmb-trace verify."""
+
+from __future__ import annotations
+
+import click
+
+from hmb_trace.cli._shared import FILES, note, notes_to_stderr
+from hmb_trace.dump import open_dump
+from hmb_trace.errors import EXIT_DATA_PROBLEM, EXIT_OK
+from hmb_trace.kinds import Kind, kind_of
+from hmb_trace.verify import Verdict, verify
+
+
+@click.command()
+@FILES
+@click.option("--strict", is_flag=True, help="Warnings (losses, checksum mismatch) count too.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing about what is in order.")
+def command(files: tuple[str, ...], strict: bool, quiet: bool) -> int:
+    """Check dumps, dump sets and .pccx files, against their sidecars too.
+
+    Exit code 1 when something is wrong with the data, 65 when a FILE is none of ours.
+
+    \b
+    Examples:
+      hmb-trace verify capture/
+      hmb-trace verify --strict x.pccx && echo good
+    """
+    notes_to_stderr()
+    bad = False
+    for name in files:
+        found = _verdict(name, strict)
+        for warning in found.warnings:
+            note(f"{name}: {'problem' if strict else 'warning'}: {warning}")
+        for problem in found.problems:
+            note(f"problem: {problem}")
+        failed = bool(found.problems or (strict and found.warnings))
+        bad = bad or failed
+        if not failed and not quiet:
+            click.echo(f"{name}: ok, {_size(found)}")
+    return EXIT_DATA_PROBLEM if bad else EXIT_OK
+
+
+def _verdict(name: str, strict: bool) -> Verdict:
+    if kind_of(name) is Kind.PCCX:
+        return _pccx(name, strict)
+    return verify(open_dump(name))
+
+
+def _pccx(name: str, strict: bool) -> Verdict:
+    from hmb_trace import pccx  # noqa: PLC0415 - only for .pccx
+
+    found = pccx.verify(name, strict)
+    return Verdict(problems=[], warnings=list(found))
+
+
+def _size(found: Verdict) -> str:
+    return f"{found.records} records, {found.wrap_markers} wrap markers, {found.bytes} bytes"

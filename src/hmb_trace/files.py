@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Output files that appear only when they are whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from hmb_trace.errors import CannotCreateError, UsageError, from_os_error
+
+
+@contextlib.contextmanager
+def output_file(path: str | None, *, inputs: tuple[str, ...] = ()) -> Iterator[BinaryIO]:
+    """Binary output: stdout for None and `-`, else a file that appears only when it is whole.
+
+    Raises:
+        UsageError: the output is one of the inputs.
+        CannotCreateError: it cannot be made.
+    """
+    if path is None or path == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    target = Path(path)
+    _refuse_inputs(target, inputs)
+    if not target.exists() or target.is_file():
+        yield from _atomic(target)
+    else:
+        yield from _special(target)
+
+
+def _refuse_inputs(target: Path, inputs: tuple[str, ...]) -> None:
+    for name in inputs:
+        with contextlib.suppress(OSError):
+            if target.samefile(name):
+                raise UsageError(f"{target}: is an input too; choose another output")
+
+
+def _special(target: Path) -> Iterator[BinaryIO]:
+    """A device or a pipe is written as it is."""
+    if target.is_dir():
+        raise CannotCreateError(f"cannot create {target}: Is a directory; name a file in it")
+    try:
+        file = target.open("wb")
+    except OSError as error:
+        raise from_os_error(error, f"cannot create {target}", creating=True) from error
+    with file:
+        yield file
+
+
+def _atomic(target: Path) -> Iterator[BinaryIO]:
+    """A temporary file beside the target, renamed once it is whole; removed on any error."""
+    try:
+        fd, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise from_os_error(error, f"cannot create {target}", creating=True) from error
+    made = Path(name)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            yield file
+        made.chmod(0o666 & ~_umask())
+        made.replace(target)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
