@@ -55,7 +55,7 @@ class Episode:
 class Consumer:
     """One capture of one ring. Feed it the area and each published head, in order."""
 
-    def __init__(self, tail: int, *, ring_flags: int = 0, keep_unknown_flags: bool = False) -> None:
+    def __init__(self, tail: int, *, keep_unknown_flags: bool = False) -> None:
         self.position = tail  # unbounded; `tail` is what the ring would hold
         self.keep_unknown_flags = keep_unknown_flags
         self.dump = bytearray()
@@ -63,8 +63,8 @@ class Consumer:
         self.counters: Counter[str] = Counter()
         self.sequence = Sequence()
         self.last_ts_ns = 0
-        self.resync = False
-        self.overflow_seen = bool(ring_flags & OVERFLOWED)
+        self.resync: str | None = None  # the reason, while inside damage
+        self.overflow_seen: bool | None = None  # not looked yet
         self.open_episode: Episode | None = None
         self.episodes: list[Episode] = []
 
@@ -94,18 +94,22 @@ class Consumer:
         """The counters, sequence accounting included; those at zero too."""
         sequence = self.sequence
         self.counters["bytes"] = len(self.dump)
-        self.counters["gaps"] = len(sequence.gaps)
+        self.counters["gaps"] = sum(gap.lost > 0 for gap in sequence.gaps)
         self.counters["lost"] = sequence.lost
         self.counters["duplicates"] = sequence.duplicates
         self.counters["sequence_resets"] = sequence.resets
+        self.counters["rejected_records"] = sequence.rejected + self._rejected_whole()
         self.counters["rejected_bytes"] = sum(len(reject.data) for reject in self.rejects)
         return {name: self.counters[name] for name in COUNTERS}
+
+    def _rejected_whole(self) -> int:
+        return sum(reject.reason == UNKNOWN_FLAGS for reject in self.rejects)
 
     def _step(self, window: Window) -> bool:
         """One step forward; False when it must wait for a later head."""
         at = self.position
         if self.resync:
-            return self._search(window, at, DAMAGED)
+            return self._search(window, at, self.resync)
         if window.left(at) < HEADER:
             return self._lap_end(window)
         header = window.header(at)
@@ -195,7 +199,7 @@ class Consumer:
         found = start
         while found < window.head and not self._is_candidate(window, found):
             found += 8
-        self.resync = found >= window.head
+        self.resync = reason if found >= window.head else None
         skipped = window.read(self.position, found - self.position)
         if skipped:
             self._reject(reason, skipped)
@@ -215,14 +219,16 @@ class Consumer:
     # -- R5: overflow episodes
 
     def _watch_overflow(self, head: int, overflowed: bool) -> None:
-        if overflowed and not self.overflow_seen:
+        if overflowed and self.overflow_seen is None:
+            self.counters["unknown_losses"] += 1  # before we came
+        elif overflowed and not self.overflow_seen:
             self._end_episode(None, None)
             self.open_episode = Episode(head, self.sequence.last)
             self.counters["overflow_episodes"] += 1
         self.overflow_seen = overflowed
 
     def _note_gap(self, gap: Gap | None) -> None:
-        if gap is not None:
+        if gap is not None and gap.lost:
             self._end_episode(gap.seq_after, gap.lost)
 
     def _end_episode(self, seq_after: int | None, lost: int | None) -> None:
@@ -246,6 +252,7 @@ COUNTERS = (
     "lost",
     "duplicates",
     "sequence_resets",
+    "rejected_records",
     "rejected_bytes",
     "resyncs",
     "lying_lengths",

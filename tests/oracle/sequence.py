@@ -31,7 +31,7 @@ class Sequence:
         self.duplicates = 0
         self.resets = 0
         self.rejected_bytes = 0  # damage since the last good record
-        self.rejected_records = 0
+        self.rejected = 0  # missing in seq, but in the rejects
 
     def record(self, seq: int) -> Gap | None:
         """Account for a record; the gap before it, if there is one."""
@@ -66,14 +66,14 @@ class Sequence:
         return nearest <= (seq - self.last) & M32 < HALF
 
     def _missing(self, before: int, after: int, missing: int) -> Gap:
-        rejected = min(missing, self.rejected_bytes // 32 + self.rejected_records)
+        rejected = min(missing, self.rejected_bytes // 32)
         gap = Gap(before, after, missing - rejected, rejected)
         self.gaps.append(gap)
         self.lost += gap.lost
+        self.rejected += rejected
         return gap
 
     def _now_at(self, seq: int, *, after_marker: bool) -> None:
         self.last = seq
         self.after_marker = after_marker
         self.rejected_bytes = 0
-        self.rejected_records = 0

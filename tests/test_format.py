@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every vector of docs/test-vectors/v1/ against the oracle, the library and the programs.
+
+A new pair of files there is a new test here.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmb_trace._core import ffi, lib
+from hmb_trace.testing import without_tail
+from tests.oracle.collect import Consumer, InvalidCursorsError, Reject, joined
+from tests.oracle.dump import Account, Entry, read_dump
+from tests.oracle.native import AVAILABLE, NativeConsumer
+from tests.oracle.sequence import Gap
+
+ROOT = Path(__file__).resolve().parents[1]
+HOME = ROOT / "docs" / "test-vectors" / "v1"
+VECTORS = {path.stem: json.loads(path.read_text()) for path in sorted(HOME.glob("*.json"))}
+AREA_AT = 0x40
+
+RINGS = [name for name, v in VECTORS.items() if "dump" in v["expect"]]
+REFUSED = [name for name, v in VECTORS.items() if "refusal" in v["expect"]]
+DUMPS = [name for name, v in VECTORS.items() if v["kind"] == "dump"]
+library = pytest.mark.skipif(not AVAILABLE, reason="libhmbtrace without hmb_collect")
+FIELDS = {
+    "magic": lib.HMB_FIELD_MAGIC,
+    "version": lib.HMB_FIELD_VERSION,
+    "ring_size": lib.HMB_FIELD_RING_SIZE,
+    "record_area_off": lib.HMB_FIELD_RECORD_AREA_OFF,
+    "region": lib.HMB_FIELD_REGION,
+}
+
+
+def content(name: str) -> bytes:
+    return (HOME / f"{name}.bin").read_bytes()
+
+
+def expected(name: str) -> Any:
+    return VECTORS[name]["expect"]
+
+
+def rejects_of(name: str) -> list[Reject]:
+    return [
+        Reject(int(r["cursor"], 16), r["reason"], bytes.fromhex(r["bytes"]))
+        for r in expected(name)["rejects"]
+    ]
+
+
+def dump_of(name: str) -> bytes:
+    return bytes.fromhex("".join(expected(name)["dump"]))
+
+
+def keeps_unknown_flags(name: str) -> bool:
+    return bool(VECTORS[name]["options"]["unknown_flags"] == "keep")
+
+
+def as_json(entry: Entry) -> dict[str, Any]:
+    fields = {key: value for key, value in vars(entry.header).items() if key != "magic"}
+    return {"offset": entry.offset, **fields, "payload": entry.payload.hex()}
+
+
+def assert_drained(name: str, consumer: Consumer | NativeConsumer) -> None:
+    assert bytes(consumer.dump).hex(" ", 32) == dump_of(name).hex(" ", 32)
+    assert joined(consumer.rejects) == rejects_of(name)
+    assert consumer.gaps == [Gap(**gap) for gap in expected(name)["gaps"]]
+    assert consumer.totals() == expected(name)["counters"]
+    assert consumer.tail == int(expected(name)["tail"], 16)
+
+
+def test_every_file_has_its_partner_and_the_kinds_are_all_there() -> None:
+    assert {path.stem for path in HOME.glob("*.bin")} == set(VECTORS)
+    assert set(RINGS) | set(REFUSED) | set(DUMPS) == set(VECTORS)
+    assert {"empty", "single", "wrap"} <= set(RINGS)
+
+
+def test_regeneration_gives_the_same_bytes() -> None:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        from regenerate_vectors import build  # noqa: PLC0415 # a script, not a module of ours
+    finally:
+        sys.path.pop(0)
+    assert build() == {path.name: path.read_bytes() for path in HOME.iterdir()}
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_ring_by_the_oracle(name: str) -> None:
+    region = content(name)
+    head, tail = (int.from_bytes(region[at : at + 8], "little") for at in (0x10, 0x18))
+    flags = int.from_bytes(region[0x20:0x24], "little")
+    consumer = Consumer(tail, keep_unknown_flags=keeps_unknown_flags(name))
+    consumer.collect(region[AREA_AT:], head, flags)
+    assert_drained(name, consumer)
+
+
+@library
+@pytest.mark.parametrize("name", RINGS)
+def test_ring_by_the_library(name: str) -> None:
+    region = bytearray(content(name))
+    consumer = NativeConsumer(region, keep_unknown_flags=keeps_unknown_flags(name))
+    consumer.collect()
+    assert_drained(name, consumer)
+    assert without_tail(region) == without_tail(content(name))
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_ring_dump_read_back_by_the_oracle(name: str) -> None:
+    account = read_dump(dump_of(name))
+    assert account.complete
+    assert [as_json(entry) for entry in account.records] == expected(name)["records"]
+    assert [as_json(entry) for entry in account.markers] == expected(name)["markers"]
+
+
+@library
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusal_r1_r2_by_the_library(name: str) -> None:
+    refusal = expected(name)["refusal"]
+    region = bytearray(content(name))
+    ring, found = ffi.new("struct hmb_ring *"), ffi.new("struct hmb_refusal *")
+    result = lib.hmb_ring_attach(ring, ffi.from_buffer(region), len(region), found)
+    if refusal["field"] == "cursors":
+        assert result == 0
+        with pytest.raises(InvalidCursorsError):
+            NativeConsumer(region)
+    else:
+        assert (result < 0, found.field) == (True, FIELDS[refusal["field"]])
+        assert (found.found, found.expected) == (refusal["found"], refusal["expected"])
+    assert bytes(region) == content(name)
+
+
+@pytest.mark.parametrize("name", DUMPS)
+def test_dump_by_the_oracle(name: str) -> None:
+    account = read_dump(content(name))
+    want = expected(name)
+    assert [as_json(entry) for entry in account.records] == want["records"]
+    assert [as_json(entry) for entry in account.markers] == want["markers"]
+    assert account.gaps == [Gap(**gap) for gap in want["gaps"]]
+    assert account_json(account) == {key: want["info"][key] for key in account_json(account)}
+    error = want["error"] or {"missing": None, "offset": len(content(name))}
+    assert (account.error, account.offset) == (error["missing"], error["offset"])
+
+
+def account_json(account: Account) -> dict[str, Any]:
+    return {
+        "records": len(account.records),
+        "wrap_markers": len(account.markers),
+        "truncated": account.truncated,
+        "gaps": len(account.gaps),
+        "lost": account.lost,
+        "duplicates": account.duplicates,
+        "sequence_resets": account.sequence_resets,
+        "complete": account.complete,
+    }
