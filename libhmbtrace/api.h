@@ -76,7 +76,7 @@ int hmb_ring_store_tail(const struct hmb_ring *ring, uint64_t expected, uint64_t
 /* ---- events: everything about a capture that is not a record ---- */
 
 enum hmb_event_kind {
-	HMB_EV_INDEX = 1, /* seq/ts_ns: next to come after pos; a: records so far */
+	HMB_EV_INDEX = 1, /* seq/ts_ns: the last before pos; bytes follow: struct hmb_state at pos */
 	HMB_EV_GAP, /* a: seq before, b: seq after, c: lost, d: missing but in the rejects */
 	HMB_EV_DUPLICATE, /* a: seq */
 	HMB_EV_SEQ_RESET, /* a: seq before, b: seq after */
@@ -138,7 +138,7 @@ struct hmb_counters {
 	uint64_t lost; /* records, rejects subtracted */
 	uint64_t duplicates;
 	uint64_t sequence_resets;
-	uint64_t rejected_records; /* headers that could be told apart */
+	uint64_t rejected_records; /* known one by one, or missing in seq where bytes were rejected */
 	uint64_t rejected_bytes;
 	uint64_t resyncs; /* R9 episodes */
 	uint64_t lying_lengths; /* R8 */
@@ -164,14 +164,13 @@ struct hmb_state {
 	uint8_t after_marker; /* last_seq is a marker's: it or its successor is in order (R3.4) */
 	uint8_t resync; /* inside damage: scan for the next header (R9) */
 	uint8_t have_first;
-	uint8_t overflow_seen; /* OVERFLOWED as last seen */
+	uint8_t overflow_seen; /* OVERFLOWED as last seen; 2: not looked yet */
 	uint8_t frozen_seen;
 	uint8_t episode_open;
 	uint8_t episode_have_seq;
 	uint32_t episode_seq; /* last seq before the episode */
 	uint64_t episode_head; /* a record from here on without a gap: extent unknown */
-	uint64_t span_missing_bytes; /* rejected since the last good record */
-	uint64_t span_missing_records; /* of them, records known one by one */
+	uint64_t damaged_bytes; /* rejected since the last good record */
 	uint32_t ring_flags_logged; /* unknown bits already logged */
 	uint32_t reserved_logged; /* reserved fields already logged, a bit each */
 	uint64_t index_pos; /* pos of the last HMB_EV_INDEX */
@@ -203,7 +202,8 @@ int hmb_state_begin(struct hmb_state *state, const struct hmb_ring *ring);
  * One pass: take what lies between state->tail and head, as far as the sink
  * has room, up to one wrap.  Stores nothing in the ring: the caller commits
  * the sink, then stores state->tail by hmb_ring_store_tail().
- * Returns the ring bytes consumed (0: nothing to do yet), or
+ * *head (may be NULL) is the head that the pass went by.  Events may be noted even if
+ * nothing is consumed.  Returns the ring bytes consumed (0: nothing to do yet), or
  *   -EILSEQ   cursors invalid (R2)
  *   -ESTALE   `tail`, magic or size is not what we left there (R6); nothing taken
  *   -ENOSPC   no room in the sink for the next step
@@ -211,7 +211,9 @@ int hmb_state_begin(struct hmb_state *state, const struct hmb_ring *ring);
  * The sink needs at least HMB_COLLECT_MIN_DATA / HMB_COLLECT_MIN_EVENTS bytes of room.
  */
 int64_t hmb_collect(const struct hmb_ring *ring, struct hmb_state *state,
-		    const struct hmb_options *options, struct hmb_sink *sink);
+		    const struct hmb_options *options, struct hmb_sink *sink, uint64_t *head);
+/* R6: keep the books, forget the sequence; the next epoch begins at tail. */
+void hmb_state_next_epoch(struct hmb_state *state, uint64_t tail);
 
 /* The least room that hmb_collect() asks of a sink, bytes. */
 uint64_t hmb_collect_min_data(void);
@@ -232,6 +234,7 @@ struct hmb_commit {
 	uint64_t journal_head;
 	uint64_t tail_before; /* device tail that this commit found */
 	uint64_t tail_after; /* device tail that it is about to store */
+	uint64_t head_seen; /* device head that it was collected under */
 	struct hmb_state state;
 };
 
@@ -287,6 +290,9 @@ void hmb_spool_commit_writer(struct hmb_spool *spool, const struct hmb_writer_co
 /* data_head of the last commit, one acquire load. */
 uint64_t hmb_spool_data_head(const struct hmb_spool *spool);
 uint64_t hmb_spool_journal_head(const struct hmb_spool *spool);
+/* The same of the writer's last commit: what it has freed. */
+uint64_t hmb_spool_data_tail(const struct hmb_spool *spool);
+uint64_t hmb_spool_journal_tail(const struct hmb_spool *spool);
 
 /*
  * The writer waits until data_head - pos >= want or the journal has more than
@@ -303,7 +309,8 @@ void hmb_spool_copy(const struct hmb_spool *spool, void *to, uint64_t pos, uint6
  * 2: yes, tail is "before" and the ring's bytes are the spool's (store tail_after);
  * 0: no, the ring was re-initialised meanwhile.
  */
-int hmb_spool_continues(const struct hmb_spool *spool, const struct hmb_ring *ring);
+int hmb_spool_continues(const struct hmb_spool *spool, const struct hmb_ring *ring,
+			const struct hmb_options *options);
 
 /* ---- collector: the loop that runs without the GIL ---- */
 
@@ -316,7 +323,6 @@ enum hmb_stop {
 	HMB_STOP_CORRUPT, /* stop_on_corrupt */
 	HMB_STOP_HANGUP, /* POLLHUP: the region went away */
 	HMB_STOP_DEVICE, /* the tail call failed; error holds -errno */
-	HMB_STOP_SPOOL, /* once: the spool is full (the writer must run) */
 };
 
 /* Instants at which the test hook ends the process (SIGKILL); 0 never. */
@@ -343,7 +349,7 @@ struct hmb_collector {
 	uint32_t kill_at; /* enum hmb_kill_at */
 	uint32_t kill_after; /* ... at the n-th commit from now */
 	/* set while it runs */
-	uint32_t stop; /* by the other side: drain to the head seen next, return */
+	uint32_t stop; /* by the other side: 1 drain to the head seen next, return; 2 return now */
 	uint32_t wake; /* free for the writer */
 	/* published while it runs, relaxed */
 	uint64_t passes;
@@ -361,6 +367,23 @@ struct hmb_collector {
 
 /* Run until something that the caller must decide: enum hmb_stop. */
 int hmb_collector_run(struct hmb_collector *collector);
+/*
+ * R6: go on in a new epoch at the ring's own tail, after the caller ran R1
+ * again (collector->ring is fresh).  give_up != 0 (R2): at head & ~7 instead,
+ * loss unknown.  Commits HMB_EV_EPOCH.  0, -EILSEQ (cursors invalid),
+ * -ENOSPC (no room in the journal yet: try again), -HMB_STOP_REINIT
+ * (re-initialised once more meanwhile) or -HMB_STOP_DEVICE.
+ */
+int hmb_collector_new_epoch(struct hmb_collector *collector, int give_up);
+/*
+ * Begin a fresh spool at the ring's own tail: fills collector->state and makes
+ * the first commit.  -EILSEQ when the cursors are invalid.
+ */
+int hmb_collector_begin(struct hmb_collector *collector);
+/* Go on from a spool that continues this ring (hmb_spool_continues): loads the state. */
+void hmb_collector_resume(struct hmb_collector *collector);
+/* The capture ends: close what is open (hmb_collect_finish) and commit. 0 or -ENOSPC. */
+int hmb_collector_finish(struct hmb_collector *collector);
 
 /* ---- walk: dump bytes to columns and statistics (offline) ---- */
 

@@ -22,6 +22,8 @@
 
 #include <stdint.h>
 
+#include <linux/hmb_trace.h>
+
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the formats are little-endian and so is this library"
 #endif
@@ -37,7 +39,7 @@
 #endif
 
 /* Acquire: later reads of ring bytes stay behind it. Pairs with the firmware's barrier A'. */
-static inline uint64_t hmb_load_acquire(const uint64_t *cursor)
+static inline uint64_t hmb_load_acquire(const __le64 *cursor)
 {
 	uint64_t value = __atomic_load_n(cursor, __ATOMIC_ACQUIRE);
 
@@ -49,14 +51,14 @@ static inline uint64_t hmb_load_acquire(const uint64_t *cursor)
  * Reads of ring bytes stay before this load: used to look at a cursor again
  * after a copy. Pairs with the firmware's barrier B'.
  */
-static inline uint64_t hmb_load_after_copy(const uint64_t *cursor)
+static inline uint64_t hmb_load_after_copy(const __le64 *cursor)
 {
 	hmb_dma_rmb();
 	return __atomic_load_n(cursor, __ATOMIC_RELAXED);
 }
 
 /* Release: reads of ring bytes stay before the store. Pairs with the firmware's barrier B'. */
-static inline int hmb_exchange_release(uint64_t *cursor, uint64_t expected, uint64_t value)
+static inline int hmb_exchange_release(__le64 *cursor, __le64 expected, __le64 value)
 {
 	hmb_dma_mb();
 	return __atomic_compare_exchange_n(cursor, &expected, value, 0, __ATOMIC_RELEASE,

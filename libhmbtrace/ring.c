@@ -102,5 +102,5 @@ int hmb_ring_store_tail(const struct hmb_ring *ring, uint64_t expected, uint64_t
 	if (ring->advance)
 		return ring->advance(ring, expected, new_tail);
 	/* Pairs with the firmware's load of tail before it overwrites freed bytes. */
-	return hmb_exchange_release((uint64_t *)&hdr->tail, expected, new_tail) ? 0 : -ESTALE;
+	return hmb_exchange_release(&hdr->tail, expected, new_tail) ? 0 : -ESTALE;
 }

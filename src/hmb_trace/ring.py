@@ -220,7 +220,7 @@ class Ring:
         sink.data, sink.data_cap = ffi.from_buffer(data), data_cap
         sink.events, sink.events_cap = ffi.from_buffer(events), events_cap
         before = self._state.tail
-        self._raise_for(lib.hmb_collect(self.c, self._state, self._options, sink))
+        self._raise_for(lib.hmb_collect(self.c, self._state, self._options, sink, ffi.NULL))
         result = bytes(memoryview(data)[: sink.data_len])
         happened = parse_events(memoryview(events)[: sink.events_len])
         if self._state.tail != before:
@@ -269,7 +269,10 @@ class Ring:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Ring bytes to dump bytes, one pass at a time (SPEC R6, R7).
+ *
+ * A pass copies a window of the ring into the sink, looks at head again, and
+ * only then judges the private copy: the device may change ring memory under
+ * us at any time.  A window never goes beyond the lap's end, except for the
+ * rest of a record that straddles it.
+ */
+#include <string.h>
+
+#include "barrier.h"
+#include "core.h"
+#include "pass.h"
+
+/* Data room beyond the window: the rest of a last record, or a completed marker. */
+#define DATA_SLACK 8192u
+#define MIN_WINDOW 8192u
+#define NOT_LOOKED 2
+
+/* R6: the header is still the one that we attached to, with our tail in it. */
+static int header_is_ours(const struct hmb_ring *ring, uint64_t tail)
+{
+	const struct hmb_ring_hdr *hdr = ring_header(ring);
+
+	return __atomic_load_n(&hdr->magic, __ATOMIC_RELAXED) == HMB_RING_MAGIC &&
+	       __atomic_load_n(&hdr->ring_size, __ATOMIC_RELAXED) == ring->ring_size &&
+	       __atomic_load_n(&hdr->tail, __ATOMIC_RELAXED) == tail;
+}
+
+/* How much to take at once: what is there, up to the lap's end, with room kept for its rejects. */
+static uint64_t choose_window(const struct pass *pass)
+{
+	uint64_t data_room = pass->sink->data_cap - pass->sink->data_len - DATA_SLACK;
+	uint64_t room = HMB_MIN(data_room, event_room(pass->sink) - 2 * HMB_EVENT_SLACK);
+	uint64_t window = HMB_MIN(pass->head - pass->start, left_in_lap(pass->ring, pass->start));
+
+	return HMB_MIN(window, room & ~(uint64_t)(HMB_RECORD_ALIGN - 1));
+}
+
+/* R7: all of the window may have been overwritten while it was copied. */
+static void quarantine(struct pass *pass)
+{
+	pass->state->counters.overruns++;
+	pass->state->resync = 1;
+	pass->state->damaged_bytes += pass->copied - pass->start;
+	emit(pass, HMB_EV_OVERRUN, pass->cursor, NULL, 0)->a = pass->head;
+	reject(pass, HMB_REJECT_OVERRUN, pass->copied - pass->start);
+}
+
+static void note_index(struct pass *pass)
+{
+	struct hmb_state *state = pass->state;
+
+	if (!pass->options->index_bytes ||
+	    state->pos - state->index_pos < pass->options->index_bytes)
+		return;
+	state->index_pos = state->pos;
+	state->anomalies = 0;
+	pass->out = 0;
+	pass->run = pass->cursor;
+	emit(pass, HMB_EV_INDEX, pass->cursor, state, sizeof(*state));
+}
+
+/* The pass's dump bytes become the stream's. */
+static void finish(struct pass *pass)
+{
+	struct hmb_state *state = pass->state;
+
+	pass->sink->data_len += pass->out;
+	state->pos += pass->out;
+	state->tail = pass->cursor;
+	state->counters.bytes += pass->out;
+	state->counters.ring_bytes += pass->cursor - pass->start;
+	note_index(pass);
+}
+
+/* Copy the window, then look again (R7): 0, or -errno with nothing taken. */
+static int copy_window(struct pass *pass, uint64_t header_tail)
+{
+	const struct hmb_ring_hdr *hdr = ring_header(pass->ring);
+	uint64_t window = choose_window(pass), head;
+
+	copy_ring(pass->ring, pass->buffer, pass->start, window);
+	pass->copied = pass->start + window;
+	pass->window_end = pass->copied;
+	/* Pairs with the firmware's barrier B': what it overwrote, it announced by head first. */
+	head = hmb_load_after_copy(&hdr->head);
+	if (!header_is_ours(pass->ring, header_tail) || !reached(head, pass->head))
+		return -ESTALE;
+	if (head - pass->start > pass->ring->ring_size) {
+		pass->head = head;
+		quarantine(pass);
+	}
+	return 0;
+}
+
+int64_t hmb_collect_upto(const struct hmb_ring *ring, struct hmb_state *state,
+			 const struct hmb_options *options, struct hmb_sink *sink, uint64_t head,
+			 uint64_t header_tail)
+{
+	struct pass pass = { .ring = ring,
+			     .options = options,
+			     .sink = sink,
+			     .state = state,
+			     .buffer = sink->data + sink->data_len,
+			     .start = state->tail,
+			     .cursor = state->tail,
+			     .run = state->tail,
+			     .copied = state->tail,
+			     .head = head };
+	int err;
+
+	observe_flags(&pass, __atomic_load_n(&ring_header(ring)->flags, __ATOMIC_RELAXED));
+	observe_reserved(&pass);
+	if (head == state->tail)
+		return 0;
+	err = copy_window(&pass, header_tail);
+	if (!err)
+		err = judge(&pass);
+	if (err)
+		return err;
+	finish(&pass);
+	return (int64_t)(pass.cursor - pass.start);
+}
+
+static int check_before_pass(const struct hmb_ring *ring, const struct hmb_state *state,
+			     const struct hmb_sink *sink, uint64_t head)
+{
+	if (!header_is_ours(ring, state->tail))
+		return -ESTALE;
+	if (!hmb_cursors_valid(head, state->tail, ring->ring_size))
+		return -EILSEQ;
+	if (sink->data_cap - sink->data_len < hmb_collect_min_data() ||
+	    event_room(sink) < hmb_collect_min_events())
+		return -ENOSPC;
+	return 0;
+}
+
+int64_t hmb_collect(const struct hmb_ring *ring, struct hmb_state *state,
+		    const struct hmb_options *options, struct hmb_sink *sink, uint64_t *head_seen)
+{
+	/* Pairs with the firmware's barrier A': the bytes below head are there. */
+	uint64_t head = hmb_load_acquire(&ring_header(ring)->head);
+	uint64_t events_len = sink->events_len;
+	struct hmb_state before = *state;
+	int64_t result = check_before_pass(ring, state, sink, head);
+
+	if (head_seen)
+		*head_seen = head;
+	if (!result)
+		result = hmb_collect_upto(ring, state, options, sink, head, state->tail);
+	if (result < 0) {
+		*state = before;
+		sink->events_len = events_len;
+	}
+	return result;
+}
+
+int hmb_state_begin(struct hmb_state *state, const struct hmb_ring *ring)
+{
+	struct hmb_ring_view view;
+
+	hmb_ring_view(ring, &view);
+	if (!hmb_cursors_valid(view.head, view.tail, ring->ring_size))
+		return -EILSEQ;
+	*state = (struct hmb_state){ .tail = view.tail, .overflow_seen = NOT_LOOKED };
+	return 0;
+}
+
+void hmb_state_next_epoch(struct hmb_state *state, uint64_t tail)
+{
+	state->tail = tail;
+	state->epoch++;
+	state->counters.epochs++;
+	state->have_seq = 0;
+	state->after_marker = 0;
+	state->resync = 0;
+	state->damaged_bytes = 0;
+	state->overflow_seen = NOT_LOOKED;
+	state->frozen_seen = 0;
+}
+
+struct hmb_event *hmb_note(struct hmb_state *state, struct hmb_sink *sink, uint16_t kind)
+{
+	struct pass pass = { .sink = sink, .state = state, .run = state->tail };
+
+	return emit(&pass, kind, state->tail, NULL, 0);
+}
+
+int hmb_collect_finish(struct hmb_state *state, struct hmb_sink *sink)
+{
+	struct pass pass = {
+		.sink = sink, .state = state, .cursor = state->tail, .run = state->tail
+	};
+
+	if (!state->episode_open)
+		return 0;
+	if (event_room(sink) < sizeof(struct hmb_event))
+		return -ENOSPC;
+	close_episode(&pass, state->tail, 0, 0);
+	return 0;
+}
+
+uint64_t hmb_collect_slack(void)
+{
+	return DATA_SLACK;
+}
+
+uint64_t hmb_collect_min_data(void)
+{
+	return DATA_SLACK + MIN_WINDOW;
+}
+
+uint64_t hmb_collect_min_events(void)
+{
+	return 2 * HMB_EVENT_SLACK + MIN_WINDOW;
+}
+
+uint32_t hmb_event_magic(void)
+{
+	return HMB_EVENT_MAGIC;
+}

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The loop between ring and spool.  It runs without the GIL for its whole
+ * life and returns only for what a person, or policy, must decide.
+ *
+ * Order of a pass: copy and judge, commit to the spool, then store tail.  A
+ * process killed between the last two finds the same bytes in ring and spool
+ * at its next start (hmb_spool_continues), and takes them once.
+ */
+#include <poll.h>
+#include <signal.h>
+#include <time.h>
+
+#include "barrier.h"
+#include "core.h"
+#include "pass.h"
+
+#define EAGER_BYTES 65536u /* so much unread is worth a pass at once */
+#define SHORTEST_SLEEP_NS 20000u /* below it the sleep costs more than it saves */
+#define STALL_SLEEP_NS 200000u
+#define CLOCK_PAIR_NS 1000000000u
+#define STOP_NOW 2u /* stop: do not even drain */
+
+/* What the loop knows between passes. */
+struct loop {
+	uint64_t now_ns;
+	uint64_t last_pass_ns;
+	uint64_t last_clock_ns;
+	uint64_t wait_ns;
+	uint64_t invalid_since_ns;
+	uint64_t target; /* drain up to here, when has_target */
+	int has_target;
+	int stopping;
+};
+
+static uint64_t monotonic_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void sleep_ns(uint64_t ns)
+{
+	struct timespec pause = { .tv_sec = (time_t)(ns / 1000000000u),
+				  .tv_nsec = (long)(ns % 1000000000u) };
+
+	nanosleep(&pause, NULL);
+}
+
+static void publish(uint64_t *where, uint64_t value)
+{
+	__atomic_store_n(where, value, __ATOMIC_RELAXED);
+}
+
+static uint32_t stop_asked(const struct hmb_collector *c)
+{
+	return __atomic_load_n(&c->stop, __ATOMIC_RELAXED);
+}
+
+static uint64_t load_head(const struct hmb_collector *c)
+{
+	/* Pairs with the firmware's barrier A'. */
+	return hmb_load_acquire(&((const struct hmb_ring_hdr *)c->ring.base)->head);
+}
+
+static uint32_t load_flags(const struct hmb_collector *c)
+{
+	return __atomic_load_n(&((const struct hmb_ring_hdr *)c->ring.base)->flags,
+			       __ATOMIC_RELAXED);
+}
+
+static int at_or_past(uint64_t cursor, uint64_t target)
+{
+	return (int64_t)(cursor - target) >= 0;
+}
+
+/* ---- room in the spool ---- */
+
+static void open_sink(const struct hmb_collector *c, const struct hmb_commit *last,
+		      struct hmb_sink *sink)
+{
+	const struct hmb_spool *spool = &c->spool;
+	uint64_t data_used = last->data_head - hmb_spool_data_tail(spool);
+	uint64_t journal_used = last->journal_head - hmb_spool_journal_tail(spool);
+	uint64_t data_free = spool->data_size - data_used;
+
+	*sink = (struct hmb_sink){
+		.data = spool->data + last->data_head % spool->data_size,
+		.data_cap = HMB_MIN(data_free, c->batch_bytes + hmb_collect_min_data()),
+		.events = spool->journal + last->journal_head % spool->journal_size,
+		.events_cap = spool->journal_size - journal_used,
+	};
+}
+
+static void note_fill(struct hmb_collector *c, const struct hmb_commit *last, uint64_t head)
+{
+	uint64_t unread = head - c->state.tail;
+	uint64_t spooled = last->data_head - hmb_spool_data_tail(&c->spool);
+
+	publish(&c->ring_head, head);
+	if (unread <= c->ring.ring_size && unread > c->max_fill)
+		publish(&c->max_fill, unread);
+	if (spooled > c->max_spool_fill)
+		publish(&c->max_spool_fill, spooled);
+}
+
+/* ---- commit ---- */
+
+static void kill_if(struct hmb_collector *c, uint32_t step)
+{
+	if (c->kill_at == step && c->kill_after == 1)
+		raise(SIGKILL);
+}
+
+/* Publish what a pass put into the sink, then hand its ring bytes back. */
+static int commit(struct hmb_collector *c, struct hmb_commit *last, const struct hmb_sink *sink,
+		  uint64_t head)
+{
+	uint64_t before = last->state.tail;
+	uint32_t kill_at = c->kill_after == 1 ? c->kill_at : HMB_KILL_NEVER;
+
+	*last = (struct hmb_commit){ .data_head = last->data_head + sink->data_len,
+				     .journal_head = last->journal_head + sink->events_len,
+				     .tail_before = before,
+				     .tail_after = c->state.tail,
+				     .head_seen = head,
+				     .state = c->state };
+	kill_if(c, HMB_KILL_BEFORE_COMMIT);
+	hmb_spool_commit(&c->spool, last, kill_at);
+	kill_if(c, HMB_KILL_AFTER_COMMIT);
+	if (c->state.tail == before)
+		return 0;
+	c->error = hmb_ring_store_tail(&c->ring, before, c->state.tail);
+	kill_if(c, HMB_KILL_AFTER_TAIL);
+	c->kill_after -= c->kill_after > 1;
+	if (c->error == -ESTALE)
+		return HMB_STOP_REINIT;
+	return c->error ? HMB_STOP_DEVICE : 0;
+}
+
+/* A pair of clocks a second, of a record that was published since the pass before. */
+static void note_clock(struct hmb_collector *c, struct loop *loop, struct hmb_sink *sink,
+		       uint64_t head)
+{
+	struct hmb_event *event;
+
+	if (c->state.tail != head || loop->now_ns - loop->last_clock_ns < CLOCK_PAIR_NS)
+		return;
+	event = hmb_note(&c->state, sink, HMB_EV_CLOCK);
+	event->a = loop->now_ns - loop->last_pass_ns;
+	loop->last_clock_ns = loop->now_ns;
+}
+
+/* ---- one turn of the loop ---- */
+
+static int handle_failure(struct hmb_collector *c, struct loop *loop, int64_t result)
+{
+	if (result == -EBADMSG)
+		return HMB_STOP_CORRUPT;
+	if (result == -ESTALE)
+		return HMB_STOP_REINIT;
+	if (result == -ENOSPC) {
+		publish(&c->stalls, c->stalls + 1);
+		sleep_ns(STALL_SLEEP_NS);
+		publish(&c->stalled_ns, c->stalled_ns + monotonic_ns() - loop->now_ns);
+		return 0;
+	}
+	/* -EILSEQ: give a re-initialisation that is under way the time to end (R2). */
+	if (!loop->invalid_since_ns)
+		loop->invalid_since_ns = loop->now_ns;
+	if (c->once || stop_asked(c) || loop->now_ns - loop->invalid_since_ns >= c->invalid_ns)
+		return HMB_STOP_INVALID;
+	sleep_ns(HMB_MIN(c->latency_ns, c->invalid_ns / 10));
+	return 0;
+}
+
+static int64_t pass(struct hmb_collector *c, struct loop *loop, struct hmb_commit *last, int *stop)
+{
+	struct hmb_sink sink;
+	uint64_t head = load_head(c);
+	int64_t result;
+
+	open_sink(c, last, &sink);
+	note_fill(c, last, head);
+	kill_if(c, HMB_KILL_BEFORE_COPY);
+	result = hmb_collect(&c->ring, &c->state, &c->options, &sink, &head);
+	if (result > 0)
+		note_clock(c, loop, &sink, head);
+	if (result >= 0 && (result || sink.events_len))
+		*stop = commit(c, last, &sink, head);
+	return result;
+}
+
+static int note_state(struct hmb_collector *c, struct hmb_commit *last, uint16_t kind,
+		      uint64_t value)
+{
+	struct hmb_sink sink;
+
+	open_sink(c, last, &sink);
+	if (sink.events_cap < hmb_collect_min_events())
+		return -ENOSPC;
+	hmb_note(&c->state, &sink, kind)->a = value;
+	return commit(c, last, &sink, value);
+}
+
+/* R5: FROZEN seen, and what a last acquire load of head shows is drained. */
+static int check_frozen(struct hmb_collector *c, struct hmb_commit *last)
+{
+	int frozen = !!(load_flags(c) & HMB_RING_FLAG_FROZEN);
+	uint64_t head = load_head(c);
+
+	if (frozen == c->state.frozen_seen)
+		return frozen && !c->keep_frozen && head == c->state.tail ? HMB_STOP_FROZEN : 0;
+	if (frozen && head != c->state.tail && head != c->ring_head)
+		return 0;
+	c->state.frozen_seen = (uint8_t)frozen;
+	if (note_state(c, last, frozen ? HMB_EV_FROZEN : HMB_EV_UNFROZEN, head) < 0) {
+		c->state.frozen_seen = (uint8_t)!frozen;
+		return 0;
+	}
+	if (!frozen)
+		c->keep_frozen = 0;
+	return frozen && !c->keep_frozen ? HMB_STOP_FROZEN : 0;
+}
+
+/* Whether the loop is through: nothing more to take, or the target reached. */
+static int check_done(struct hmb_collector *c, struct loop *loop, int64_t result)
+{
+	int drained = result == 0 || (loop->has_target && at_or_past(c->state.tail, loop->target));
+
+	if (!loop->stopping && !c->once)
+		return 0;
+	if (!drained)
+		return 0;
+	return loop->stopping ? HMB_STOP_ASKED : HMB_STOP_DRAINED;
+}
+
+static void set_target(struct hmb_collector *c, struct loop *loop)
+{
+	if (!loop->stopping && stop_asked(c)) {
+		loop->stopping = 1;
+		loop->has_target = 0;
+	}
+	if (!loop->has_target && (loop->stopping || c->once)) {
+		loop->target = load_head(c);
+		loop->has_target = 1;
+	}
+}
+
+/* ---- waiting ---- */
+
+static int wait_by_poll(struct hmb_collector *c, uint64_t ns)
+{
+	struct pollfd ready = { .fd = c->ring.fd, .events = POLLIN };
+	int got = poll(&ready, 1, (int)HMB_MAX(ns / 1000000u, 1u));
+
+	return got > 0 && ready.revents & (POLLHUP | POLLNVAL) ? HMB_STOP_HANGUP : 0;
+}
+
+/* Long enough that a pass is worth its cost, short enough for latency and ring. */
+static int wait_for_more(struct hmb_collector *c, struct loop *loop, int64_t result)
+{
+	uint64_t unread = load_head(c) - c->state.tail;
+	uint64_t eager = HMB_MIN(EAGER_BYTES, c->ring.ring_size / 8);
+
+	if (result > 0) {
+		loop->wait_ns = HMB_MIN(c->latency_ns, c->idle_ns);
+		if (unread >= eager)
+			return 0;
+	} else {
+		loop->wait_ns = HMB_MIN(loop->wait_ns * 5 / 4, c->idle_ns);
+	}
+	loop->wait_ns = HMB_MAX(loop->wait_ns, SHORTEST_SLEEP_NS);
+	if (c->ring.can_poll && result == 0 && loop->wait_ns >= 1000000u)
+		return wait_by_poll(c, loop->wait_ns);
+	sleep_ns(loop->wait_ns);
+	return 0;
+}
+
+static int turn(struct hmb_collector *c, struct loop *loop, struct hmb_commit *last)
+{
+	int stop = 0;
+	int64_t result;
+
+	set_target(c, loop);
+	loop->now_ns = monotonic_ns();
+	publish(&c->passes, c->passes + 1);
+	result = pass(c, loop, last, &stop);
+	loop->last_pass_ns = loop->now_ns;
+	if (stop)
+		return stop;
+	if (result < 0)
+		return handle_failure(c, loop, result);
+	loop->invalid_since_ns = 0;
+	if (result == 0)
+		stop = check_frozen(c, last);
+	if (!stop || c->once || loop->stopping)
+		stop = check_done(c, loop, result);
+	return stop ? stop : wait_for_more(c, loop, result);
+}
+
+int hmb_collector_run(struct hmb_collector *c)
+{
+	struct loop loop = { .wait_ns = c->latency_ns };
+	struct hmb_commit last;
+	int stop = 0;
+
+	hmb_spool_read_commit(&c->spool, &last);
+	loop.last_pass_ns = monotonic_ns();
+	while (!stop)
+		stop = stop_asked(c) == STOP_NOW ? HMB_STOP_ASKED : turn(c, &loop, &last);
+	return stop;
+}
+
+/* ---- epochs (R2, R6) ---- */
+
+int hmb_collector_new_epoch(struct hmb_collector *c, int give_up)
+{
+	struct hmb_ring_view view;
+	struct hmb_commit last;
+	struct hmb_sink sink;
+	struct hmb_event *event;
+	uint64_t old_tail = c->state.tail, new_tail;
+
+	hmb_ring_view(&c->ring, &view);
+	new_tail = give_up ? view.head & ~(uint64_t)(HMB_RECORD_ALIGN - 1) : view.tail;
+	if (!give_up && !hmb_cursors_valid(view.head, view.tail, c->ring.ring_size))
+		return -EILSEQ;
+	hmb_spool_read_commit(&c->spool, &last);
+	open_sink(c, &last, &sink);
+	if (sink.events_cap < hmb_collect_min_events())
+		return -ENOSPC;
+	hmb_collect_finish(&c->state, &sink);
+	if (give_up) {
+		c->state.counters.unknown_losses++;
+		event = hmb_note(&c->state, &sink, HMB_EV_LOSS_UNKNOWN);
+		event->a = view.tail;
+		event->b = new_tail;
+	}
+	hmb_state_next_epoch(&c->state, new_tail);
+	event = hmb_note(&c->state, &sink, HMB_EV_EPOCH);
+	event->a = new_tail;
+	event->b = view.head;
+	event->c = old_tail;
+	/* The commit's "before" is what the header holds now, not what we left there. */
+	last.state.tail = view.tail;
+	return -commit(c, &last, &sink, view.head);
+}
+
+/* ---- begin and end ---- */
+
+int hmb_collector_begin(struct hmb_collector *c)
+{
+	struct hmb_commit first = { 0 };
+	int err = hmb_state_begin(&c->state, &c->ring);
+
+	if (err)
+		return err;
+	first.tail_before = first.tail_after = first.head_seen = c->state.tail;
+	first.state = c->state;
+	hmb_spool_commit(&c->spool, &first, HMB_KILL_NEVER);
+	return 0;
+}
+
+void hmb_collector_resume(struct hmb_collector *c)
+{
+	struct hmb_commit last;
+
+	hmb_spool_read_commit(&c->spool, &last);
+	c->state = last.state;
+}
+
+int hmb_collector_finish(struct hmb_collector *c)
+{
+	struct hmb_commit last;
+	struct hmb_sink sink;
+
+	hmb_spool_read_commit(&c->spool, &last);
+	open_sink(c, &last, &sink);
+	if (!c->state.episode_open)
+		return 0;
+	if (hmb_collect_finish(&c->state, &sink))
+		return -ENOSPC;
+	commit(c, &last, &sink, last.head_seen);
+	return 0;
+}

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * What to believe (SPEC R3, R4, R8, R9, R10): judges a private copy of ring
+ * bytes.  Nearly all records go through take_plain_run(), a loop without
+ * calls; whatever is unusual goes through step(), one thing at a time.  What
+ * is kept is moved together in place, what is not goes to the events.
+ */
+#include <string.h>
+
+#include "core.h"
+#include "pass.h"
+
+#define KNOWN_RECORD_FLAGS (HMB_REC_FLAG_WRAP_MARKER | HMB_REC_FLAG_TRUNCATED)
+
+/* What one step came to. */
+enum outcome {
+	GO_ON,
+	PASS_ENDS, /* lap end, or wait for more of the ring */
+	NO_ROOM,
+	CORRUPT,
+};
+
+/* ---- headers ---- */
+
+/* A private copy of the header at cursor, from the window or straight from the ring. */
+static void header_at(const struct pass *pass, uint64_t cursor, struct hmb_record_hdr *hdr)
+{
+	if (cursor - pass->start + sizeof(*hdr) <= pass->copied - pass->start)
+		memcpy(hdr, at(pass, cursor), sizeof(*hdr));
+	else
+		copy_ring(pass->ring, hdr, cursor, sizeof(*hdr));
+}
+
+/* A quick no, where the window holds the bytes: scans ask for every eighth byte. */
+static int surely_no_header(const struct pass *pass, uint64_t cursor)
+{
+	uint32_t magic;
+
+	if (cursor - pass->start + sizeof(magic) > pass->copied - pass->start)
+		return 0;
+	memcpy(&magic, at(pass, cursor), sizeof(magic));
+	return magic != HMB_RECORD_MAGIC;
+}
+
+/* R8: whether a header at cursor can be believed. */
+static int valid_at(const struct pass *pass, uint64_t cursor, struct hmb_record_hdr *hdr)
+{
+	if (surely_no_header(pass, cursor))
+		return 0;
+	if (left_in_lap(pass->ring, cursor) < sizeof(*hdr) || pass->head - cursor < sizeof(*hdr))
+		return 0;
+	header_at(pass, cursor, hdr);
+	if (hdr->magic != HMB_RECORD_MAGIC)
+		return 0;
+	if (hdr->flags & HMB_MARKER)
+		return 1;
+	return hdr->payload_len <= HMB_RECORD_MAX_PAYLOAD &&
+	       record_span(hdr) <= pass->head - cursor;
+}
+
+/* Where the thing after a valid header begins (R3: also across the lap's end). */
+static uint64_t successor_of(const struct pass *pass, uint64_t cursor,
+			     const struct hmb_record_hdr *hdr)
+{
+	uint64_t end, left;
+
+	if (hdr->flags & HMB_MARKER)
+		return cursor + left_in_lap(pass->ring, cursor);
+	end = cursor + record_span(hdr);
+	left = left_in_lap(pass->ring, end);
+	return left < HMB_RECORD_HDR_SIZE ? end + left : end;
+}
+
+/* What follows a valid header is valid too, or is not published yet. */
+static int continues(const struct pass *pass, uint64_t cursor, const struct hmb_record_hdr *hdr)
+{
+	struct hmb_record_hdr next;
+	uint64_t successor = successor_of(pass, cursor, hdr);
+
+	return reached(successor, pass->head) || valid_at(pass, successor, &next);
+}
+
+/* R8: the record's successor stands where it says and carries the next seq. */
+static int confirmed(const struct pass *pass, const struct hmb_record_hdr *hdr)
+{
+	struct hmb_record_hdr next;
+	uint64_t successor = successor_of(pass, pass->cursor, hdr);
+
+	return record_span(hdr) <= left_in_lap(pass->ring, pass->cursor) &&
+	       !reached(successor, pass->head) && valid_at(pass, successor, &next) &&
+	       next.seq == hdr->seq + 1;
+}
+
+/* R8: a believable header with the next seq stands inside the record's own span. */
+static int swallows_next(const struct pass *pass, const struct hmb_record_hdr *hdr)
+{
+	uint64_t end = pass->cursor + record_span(hdr);
+	struct hmb_record_hdr inner;
+
+	for (uint64_t c = pass->cursor + HMB_RECORD_ALIGN; c != end; c += HMB_RECORD_ALIGN)
+		if (valid_at(pass, c, &inner) && inner.seq == hdr->seq + 1 &&
+		    continues(pass, c, &inner))
+			return 1;
+	return 0;
+}
+
+/* ---- keeping and cutting ---- */
+
+/* Move the good bytes up to the cursor to their place in the sink. */
+static void settle(struct pass *pass)
+{
+	uint64_t n = pass->cursor - pass->run;
+
+	if (n && pass->run - pass->start != pass->out)
+		memmove(pass->buffer + pass->out, at(pass, pass->run), n);
+	pass->out += n;
+	pass->run = pass->cursor;
+}
+
+/* Pass over n bytes without keeping them. */
+static void cut(struct pass *pass, uint64_t n)
+{
+	settle(pass);
+	pass->cursor += n;
+	pass->run = pass->cursor;
+}
+
+/* Cut n bytes out, into the rejects. */
+void reject(struct pass *pass, uint16_t reason, uint64_t n)
+{
+	struct hmb_event *event;
+
+	settle(pass);
+	event = emit(pass, HMB_EV_REJECT, pass->cursor, at(pass, pass->cursor), (uint32_t)n);
+	event->reason = reason;
+	pass->state->counters.rejected_bytes += n;
+	cut(pass, n);
+}
+
+/* ---- the steps ---- */
+
+/* Make sure that the copy reaches up to a cursor that is not beyond head. */
+static void extend_copy(struct pass *pass, uint64_t upto)
+{
+	if (upto - pass->start <= pass->copied - pass->start)
+		return;
+	copy_ring(pass->ring, at(pass, pass->copied), pass->copied, upto - pass->copied);
+	pass->copied = upto;
+}
+
+static enum outcome take_gap_marker(struct pass *pass, uint64_t left)
+{
+	struct hmb_record_hdr marker = { .ts_ns = pass->state->last_ts_ns };
+
+	memcpy(&marker, at(pass, pass->cursor), left);
+	marker = (struct hmb_record_hdr){
+		.magic = marker.magic, .seq = marker.seq, .ts_ns = marker.ts_ns, .flags = HMB_MARKER
+	};
+	account_marker(pass, marker.seq);
+	pass->state->counters.partial_markers++;
+	settle(pass);
+	memcpy(pass->buffer + pass->out, &marker, sizeof(marker));
+	pass->out += sizeof(marker);
+	return PASS_ENDS;
+}
+
+/* R3.2, R4: fewer than 32 bytes left in the lap. */
+static enum outcome take_gap(struct pass *pass, uint64_t left)
+{
+	uint32_t magic;
+	enum outcome outcome = PASS_ENDS;
+
+	if (pass->head - pass->cursor < left)
+		return PASS_ENDS;
+	extend_copy(pass, pass->cursor + left);
+	memcpy(&magic, at(pass, pass->cursor), sizeof(magic));
+	if (magic == HMB_RECORD_MAGIC)
+		outcome = take_gap_marker(pass, left);
+	else
+		pass->state->counters.plain_gaps++;
+	cut(pass, left);
+	return outcome;
+}
+
+/* R4: what a dumped marker looks like; its original goes to the rejects if that changes it. */
+static void clean_marker(struct pass *pass, struct hmb_record_hdr *marker)
+{
+	struct hmb_event *event;
+
+	if (!marker->payload_len && !(marker->flags & ~KNOWN_RECORD_FLAGS))
+		return;
+	event = emit(pass, HMB_EV_REJECT, pass->cursor, marker, sizeof(*marker));
+	event->reason = HMB_REJECT_MARKER;
+	pass->state->counters.rejected_bytes += sizeof(*marker);
+	pass->state->counters.markers_cleaned++;
+	marker->payload_len = 0;
+	marker->flags &= KNOWN_RECORD_FLAGS;
+}
+
+/* R3.1: a whole marker; the rest of the lap is skipped, but never past head. */
+static enum outcome take_marker(struct pass *pass, struct hmb_record_hdr *marker)
+{
+	uint64_t left = left_in_lap(pass->ring, pass->cursor);
+
+	if (pass->head - pass->cursor < left)
+		return PASS_ENDS;
+	account_marker(pass, marker->seq);
+	clean_marker(pass, marker);
+	pass->state->counters.wrap_markers++;
+	pass->cursor += sizeof(*marker);
+	settle(pass);
+	cut(pass, left - sizeof(*marker));
+	return PASS_ENDS;
+}
+
+/* R11: the last word holds what padding there is. */
+static void zero_padding(struct hmb_record_hdr *hdr)
+{
+	uint64_t used = hdr->payload_len & 7, word;
+	uint8_t *last = (uint8_t *)(hdr + 1) + hdr->payload_len - used;
+
+	if (!used)
+		return;
+	memcpy(&word, last, sizeof(word));
+	word &= ~0ull >> (64 - 8 * used);
+	memcpy(last, &word, sizeof(word));
+}
+
+static void note_first(struct hmb_state *state, const struct hmb_record_hdr *hdr)
+{
+	if (state->have_first)
+		return;
+	state->have_first = 1;
+	state->first_seq = hdr->seq;
+	state->first_ts_ns = hdr->ts_ns;
+}
+
+static void keep_record(struct pass *pass, const struct hmb_record_hdr *hdr)
+{
+	struct hmb_counters *counters = &pass->state->counters;
+	uint64_t span = record_span(hdr);
+
+	note_first(pass->state, hdr);
+	zero_padding((struct hmb_record_hdr *)at(pass, pass->cursor));
+	counters->records++;
+	counters->truncated += !!(hdr->flags & HMB_REC_FLAG_TRUNCATED);
+	counters->straddled += span > left_in_lap(pass->ring, pass->cursor);
+	pass->cursor += span;
+}
+
+/* A record that R8 believes. */
+static enum outcome take_record(struct pass *pass, const struct hmb_record_hdr *hdr)
+{
+	struct hmb_state *state = pass->state;
+	int unknown = !!(hdr->flags & ~KNOWN_RECORD_FLAGS);
+
+	account_record(pass, hdr->seq);
+	expire_episode(pass, hdr->seq);
+	state->last_ts_ns = hdr->ts_ns;
+	state->counters.unknown_flags += unknown;
+	if (unknown && !pass->options->keep_unknown_flags) {
+		state->counters.rejected_records++;
+		reject(pass, HMB_REJECT_UNKNOWN_FLAGS, record_span(hdr));
+	} else {
+		keep_record(pass, hdr);
+	}
+	return GO_ON;
+}
+
+/* R9: whether the stream can go on at cursor. */
+static int resumes_at(const struct pass *pass, uint64_t cursor)
+{
+	const struct hmb_state *state = pass->state;
+	struct hmb_record_hdr hdr;
+	uint32_t ahead;
+
+	if (!valid_at(pass, cursor, &hdr))
+		return 0;
+	ahead = hdr.seq - state->last_seq;
+	if (state->have_seq && (ahead == 0 || ahead >= HMB_HALF_SEQ))
+		return 0;
+	return continues(pass, cursor, &hdr);
+}
+
+/* R9: reject up to where the stream goes on, as far as the window and the room reach. */
+static enum outcome resync(struct pass *pass, uint16_t reason, uint64_t from)
+{
+	uint64_t room = event_room(pass->sink) - HMB_EVENT_SLACK;
+	uint64_t n = HMB_MIN(pass->window_end - pass->cursor, room & ~(uint64_t)7);
+	uint64_t limit = pass->cursor + n, c = from;
+
+	while (c != limit && !resumes_at(pass, c))
+		c += HMB_RECORD_ALIGN;
+	/* At the limit nobody has looked yet: the next step, or the next pass, begins there. */
+	pass->state->resync = c == limit;
+	pass->state->damaged_bytes += c - pass->cursor;
+	if (c != pass->cursor)
+		reject(pass, reason, c - pass->cursor);
+	return GO_ON;
+}
+
+static enum outcome enter_resync(struct pass *pass, uint16_t reason)
+{
+	if (pass->options->stop_on_corrupt)
+		return CORRUPT;
+	pass->state->counters.resyncs++;
+	pass->state->counters.lying_lengths += reason == HMB_REJECT_LYING_LENGTH;
+	return resync(pass, reason, pass->cursor + HMB_RECORD_ALIGN);
+}
+
+/* One thing at the cursor: gap, marker, record or damage. */
+static enum outcome step(struct pass *pass)
+{
+	uint64_t left = left_in_lap(pass->ring, pass->cursor);
+	struct hmb_record_hdr hdr;
+
+	if (event_room(pass->sink) < 2 * HMB_EVENT_SLACK)
+		return NO_ROOM;
+	if (pass->state->resync)
+		return resync(pass, HMB_REJECT_DAMAGED, pass->cursor);
+	if (left < HMB_RECORD_HDR_SIZE)
+		return take_gap(pass, left);
+	if (!valid_at(pass, pass->cursor, &hdr))
+		return enter_resync(pass, HMB_REJECT_DAMAGED);
+	if (hdr.flags & HMB_MARKER) {
+		extend_copy(pass, pass->cursor + sizeof(hdr));
+		return take_marker(pass, (struct hmb_record_hdr *)at(pass, pass->cursor));
+	}
+	extend_copy(pass, pass->cursor + record_span(&hdr));
+	if (!confirmed(pass, &hdr) && swallows_next(pass, &hdr))
+		return enter_resync(pass, HMB_REJECT_LYING_LENGTH);
+	return take_record(pass, &hdr);
+}
+
+/* ---- the fast path ---- */
+
+static int plain_run_possible(const struct hmb_state *state)
+{
+	return state->have_seq && !state->after_marker && !state->resync && !state->episode_open &&
+	       state->have_first && !state->damaged_bytes;
+}
+
+/*
+ * Records without flags, in sequence, whose successor stands in the window
+ * and confirms them (R8): all that step() would do to them is count.
+ */
+static void take_plain_run(struct pass *pass)
+{
+	const uint8_t *limit = at(pass, pass->copied);
+	struct hmb_record_hdr *hdr = (void *)at(pass, pass->cursor), *next;
+	uint64_t head_room = pass->head - pass->cursor; /* from hdr on */
+	uint64_t records = 0, span, ts_ns = pass->state->last_ts_ns;
+	uint32_t seq = pass->state->last_seq;
+
+	if ((const uint8_t *)(hdr + 1) > limit || hdr->magic != HMB_RECORD_MAGIC)
+		return;
+	while (hdr->seq == seq + 1 && !hdr->flags && hdr->payload_len <= HMB_RECORD_MAX_PAYLOAD) {
+		span = record_span(hdr);
+		next = (void *)((uint8_t *)hdr + span);
+		if ((const uint8_t *)(next + 1) > limit || next->magic != HMB_RECORD_MAGIC ||
+		    next->seq != seq + 2 || span > head_room)
+			break;
+		if (!(next->flags & HMB_MARKER) && (next->payload_len > HMB_RECORD_MAX_PAYLOAD ||
+						    record_span(next) > head_room - span))
+			break;
+		zero_padding(hdr);
+		ts_ns = hdr->ts_ns;
+		head_room -= span;
+		records++;
+		seq++;
+		hdr = next;
+	}
+	pass->state->last_seq = seq;
+	pass->state->last_ts_ns = ts_ns;
+	pass->state->counters.records += records;
+	pass->cursor = pass->start + (uint64_t)((const uint8_t *)hdr - pass->buffer);
+}
+
+/* ---- all of a window ---- */
+
+int judge(struct pass *pass)
+{
+	enum outcome outcome = GO_ON;
+
+	while (outcome == GO_ON && !reached(pass->cursor, pass->window_end)) {
+		if (plain_run_possible(pass->state))
+			take_plain_run(pass);
+		outcome = step(pass);
+	}
+	settle(pass);
+	if (pass->cursor != pass->start)
+		return 0;
+	return outcome == NO_ROOM ? -ENOSPC : outcome == CORRUPT ? -EBADMSG : 0;
+}
