@@ -14,14 +14,26 @@ from hmb_trace.errors import HmbTraceError
 if TYPE_CHECKING:
     from hmb_trace.batch import RecordBatch
     from hmb_trace.dump import Dump, DumpError, open_dump, open_dumps
+    from hmb_trace.ring import Ring, attach
 
-__all__ = ["Dump", "DumpError", "HmbTraceError", "RecordBatch", "open_dump", "open_dumps"]
+__all__ = [
+    "Dump",
+    "DumpError",
+    "HmbTraceError",
+    "RecordBatch",
+    "Ring",
+    "attach",
+    "open_dump",
+    "open_dumps",
+]
 __version__ = "0.1.0"
 
 _HOMES = {
     "Dump": "hmb_trace.dump",
     "DumpError": "hmb_trace.dump",
     "RecordBatch": "hmb_trace.batch",
+    "Ring": "hmb_trace.ring",
+    "attach": "hmb_trace.ring",
     "open_dump": "hmb_trace.dump",
     "open_dumps": "hmb_trace.dump",
 }

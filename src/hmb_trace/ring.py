@@ -130,7 +130,24 @@ def open_ring(path: str, *, writable: bool = True) -> int:
             return _open_shm(path)
         return os.open(path, flags)
     except OSError as error:
+        if error.errno == errno.EBUSY:
+            raise _busy_device(path) from error
         raise from_os_error(error, f"cannot open {path}") from error
+
+
+def _busy_device(path: str) -> BusyError:
+    """A character device lets one consumer open it."""
+    from hmb_kmod_shim import consumer_pid  # noqa: PLC0415 - only character devices need it
+
+    return _busy(path, consumer_pid(path))
+
+
+def _busy(path: str, pid: int | None) -> BusyError:
+    who = f"pid {pid}" if pid else "another process"
+    return BusyError(
+        f"cannot drain {path}: {who} consumes it already; "
+        "a ring has one consumer, stop that one first"
+    )
 
 
 def _open_shm(path: str) -> int:
@@ -152,11 +169,7 @@ def _lock(fd: int, path: str) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        pid = lock_holder(fd)
-        who = f"pid {pid}" if pid else "another process"
-        raise BusyError(
-            f"cannot drain {path}: {who} consumes it already; a ring has one consumer, stop that one"
-        ) from error
+        raise _busy(path, lock_holder(fd)) from error
 
 
 class Ring:
