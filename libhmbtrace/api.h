@@ -162,7 +162,7 @@ struct hmb_state {
 	uint32_t epoch;
 	uint8_t have_seq; /* last_seq means something */
 	uint8_t after_marker; /* last_seq is a marker's: it or its successor is in order (R3.4) */
-	uint8_t resync; /* inside damage: scan for the next header (R9) */
+	uint8_t resync; /* inside damage: its reject reason; scan for the next header (R9) */
 	uint8_t have_first;
 	uint8_t overflow_seen; /* OVERFLOWED as last seen; 2: not looked yet */
 	uint8_t frozen_seen;

@@ -42,7 +42,7 @@ static uint64_t choose_window(const struct pass *pass)
 static void quarantine(struct pass *pass)
 {
 	pass->state->counters.overruns++;
-	pass->state->resync = 1;
+	pass->state->resync = HMB_REJECT_DAMAGED;
 	pass->state->damaged_bytes += pass->copied - pass->start;
 	emit(pass, HMB_EV_OVERRUN, pass->cursor, NULL, 0)->a = pass->head;
 	reject(pass, HMB_REJECT_OVERRUN, pass->copied - pass->start);

@@ -277,7 +277,8 @@ static int resumes_at(const struct pass *pass, uint64_t cursor)
 	if (!valid_at(pass, cursor, &hdr))
 		return 0;
 	ahead = hdr.seq - state->last_seq;
-	if (state->have_seq && (ahead == 0 || ahead >= HMB_HALF_SEQ))
+	/* R3.4: after a marker, the record that it announced has the marker's own seq. */
+	if (state->have_seq && ((ahead == 0 && !state->after_marker) || ahead >= HMB_HALF_SEQ))
 		return 0;
 	return continues(pass, cursor, &hdr);
 }
@@ -292,7 +293,7 @@ static enum outcome resync(struct pass *pass, uint16_t reason, uint64_t from)
 	while (c != limit && !resumes_at(pass, c))
 		c += HMB_RECORD_ALIGN;
 	/* At the limit nobody has looked yet: the next step, or the next pass, begins there. */
-	pass->state->resync = c == limit;
+	pass->state->resync = c == limit ? (uint8_t)reason : 0;
 	pass->state->damaged_bytes += c - pass->cursor;
 	if (c != pass->cursor)
 		reject(pass, reason, c - pass->cursor);
@@ -317,7 +318,7 @@ static enum outcome step(struct pass *pass)
 	if (event_room(pass->sink) < 2 * HMB_EVENT_SLACK)
 		return NO_ROOM;
 	if (pass->state->resync)
-		return resync(pass, HMB_REJECT_DAMAGED, pass->cursor);
+		return resync(pass, pass->state->resync, pass->cursor);
 	if (left < HMB_RECORD_HDR_SIZE)
 		return take_gap(pass, left);
 	if (!valid_at(pass, pass->cursor, &hdr))
