@@ -17,7 +17,7 @@ from hmb_trace._core import ffi, lib
 from hmb_trace.testing import without_tail
 from tests.oracle.collect import Consumer, InvalidCursorsError, Reject, joined
 from tests.oracle.dump import Account, Entry, read_dump
-from tests.oracle.native import AVAILABLE, NativeConsumer
+from tests.oracle.native import NativeConsumer
 from tests.oracle.sequence import Gap
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,7 +28,6 @@ AREA_AT = 0x40
 RINGS = [name for name, v in VECTORS.items() if "dump" in v["expect"]]
 REFUSED = [name for name, v in VECTORS.items() if "refusal" in v["expect"]]
 DUMPS = [name for name, v in VECTORS.items() if v["kind"] == "dump"]
-library = pytest.mark.skipif(not AVAILABLE, reason="libhmbtrace without hmb_collect")
 FIELDS = {
     "magic": lib.HMB_FIELD_MAGIC,
     "version": lib.HMB_FIELD_VERSION,
@@ -99,7 +98,6 @@ def test_ring_by_the_oracle(name: str) -> None:
     assert_drained(name, consumer)
 
 
-@library
 @pytest.mark.parametrize("name", RINGS)
 def test_ring_by_the_library(name: str) -> None:
     region = bytearray(content(name))
@@ -117,7 +115,6 @@ def test_ring_dump_read_back_by_the_oracle(name: str) -> None:
     assert [as_json(entry) for entry in account.markers] == expected(name)["markers"]
 
 
-@library
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusal_r1_r2_by_the_library(name: str) -> None:
     refusal = expected(name)["refusal"]

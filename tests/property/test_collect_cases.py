@@ -66,14 +66,7 @@ def by_library(
     return Drained(consumer)
 
 
-LIBRARY = pytest.param(
-    by_library,
-    id="library",
-    marks=pytest.mark.skipif(not native.AVAILABLE, reason="libhmbtrace without hmb_collect"),
-)
-
-
-@pytest.fixture(params=[pytest.param(by_oracle, id="oracle"), LIBRARY])
+@pytest.fixture(params=[by_oracle, by_library], ids=["oracle", "library"])
 def drain(request: pytest.FixtureRequest) -> Drain:
     chosen: Drain = request.param
     return chosen
