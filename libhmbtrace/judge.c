@@ -347,7 +347,8 @@ static int plain_run_possible(const struct hmb_state *state)
  */
 static void take_plain_run(struct pass *pass)
 {
-	const uint8_t *limit = at(pass, pass->copied);
+	/* Not pass->copied: that may reach over the lap's end, where other rules hold. */
+	const uint8_t *limit = at(pass, pass->window_end);
 	struct hmb_record_hdr *hdr = (void *)at(pass, pass->cursor), *next;
 	uint64_t head_room = pass->head - pass->cursor; /* from hdr on */
 	uint64_t records = 0, span, ts_ns = pass->state->last_ts_ns;

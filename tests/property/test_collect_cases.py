@@ -399,3 +399,19 @@ def test_lying_length_r8_keeps_its_reason_over_several_passes(drain: Drain) -> N
         lying_lengths=1,
         resyncs=1,
     )
+
+
+def test_straddle_r3_3_after_a_liar_that_reached_over_the_end(drain: Drain) -> None:
+    """The liar's copy goes over the ring end; what stands inside it is judged as ever."""
+    ring = RingBuilder(512, cursor=M64 - 96)
+    liar = record(0, payload_len=112)
+    rest = record(1) + record(2, bytes(16)) + record(3) + record(4)
+    ring.raw(liar + rest)
+    drain(ring).expect(
+        rest,
+        Reject(M64 - 96, "lying-length", liar),
+        records=4,
+        lying_lengths=1,
+        resyncs=1,
+        straddled=1,
+    )
