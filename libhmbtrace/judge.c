@@ -321,12 +321,13 @@ static enum outcome step(struct pass *pass)
 		return resync(pass, pass->state->resync, pass->cursor);
 	if (left < HMB_RECORD_HDR_SIZE)
 		return take_gap(pass, left);
+	/* One read of a header decides, and is the one that is kept (R8). */
+	if (pass->head - pass->cursor >= sizeof(hdr))
+		extend_copy(pass, pass->cursor + sizeof(hdr));
 	if (!valid_at(pass, pass->cursor, &hdr))
 		return enter_resync(pass, HMB_REJECT_DAMAGED);
-	if (hdr.flags & HMB_MARKER) {
-		extend_copy(pass, pass->cursor + sizeof(hdr));
+	if (hdr.flags & HMB_MARKER)
 		return take_marker(pass, (struct hmb_record_hdr *)at(pass, pass->cursor));
-	}
 	extend_copy(pass, pass->cursor + record_span(&hdr));
 	if (!confirmed(pass, &hdr) && swallows_next(pass, &hdr))
 		return enter_resync(pass, HMB_REJECT_LYING_LENGTH);
