@@ -340,7 +340,7 @@ int hmb_collector_new_epoch(struct hmb_collector *c, int give_up)
 		event->b = new_tail;
 	}
 	hmb_state_next_epoch(&c->state, new_tail);
-	event = hmb_note(&c->state, &sink, HMB_EV_EPOCH);
+	event = hmb_note_with_state(&c->state, &sink, HMB_EV_EPOCH);
 	event->a = new_tail;
 	event->b = view.head;
 	event->c = old_tail;

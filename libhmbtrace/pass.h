@@ -99,5 +99,8 @@ int64_t hmb_collect_upto(const struct hmb_ring *ring, struct hmb_state *state,
 uint64_t hmb_collect_slack(void);
 /* One event outside a pass. Needs room in the sink. */
 struct hmb_event *hmb_note(struct hmb_state *state, struct hmb_sink *sink, uint16_t kind);
+/* The same, with a copy of the state behind it. */
+struct hmb_event *hmb_note_with_state(struct hmb_state *state, struct hmb_sink *sink,
+				      uint16_t kind);
 
 #endif

@@ -82,7 +82,7 @@ def read(path: str | os.PathLike[str]) -> Iterator[Reject]:
     """
     name = os.fspath(path)
     try:
-        file = Path(path).open("rb")
+        file = Path(path).open("rb")  # noqa: SIM115 - only the opening may map OSError
     except OSError as error:
         raise from_os_error(error, f"cannot read {name}") from error
     with file:

@@ -7,6 +7,7 @@ Unknown keys are ignored, so that newer daemons can say more.
 
 from __future__ import annotations
 
+import builtins
 import os
 from pathlib import Path
 
@@ -131,7 +132,7 @@ class Sidecar(msgspec.Struct, kw_only=True):
     rejects: RejectsSummary | None = None
     xxh3: str = ""  # XXH3-64 of the dump before compression, 16 hexadecimal digits
 
-    def encode(self) -> bytes:
+    def encode(self) -> builtins.bytes:
         """The file's bytes: JSON, indented, with a line feed at the end."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 

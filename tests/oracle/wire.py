@@ -82,9 +82,7 @@ class Window:
 
     def read(self, at: int, n: int) -> bytes:
         """n bytes from a cursor on, across the ring end if need be."""
-        offset = at % self.ring_size
-        first = self.area[offset : offset + n]
-        return first + self.area[: n - len(first)]
+        return bytes(self.area[(at + i) % self.ring_size] for i in range(n))
 
     def header(self, at: int) -> Header | None:
         """The valid header at a cursor, or None (ruling 1)."""

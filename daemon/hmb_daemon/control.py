@@ -1,0 +1,545 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The main thread: attaches, decides at every change of state, ends in order.
+
+States: attaching, running, frozen, waiting (for a re-initialisation),
+disconnected (no device there), stopping.  An overflow episode is a condition
+inside running.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from hmb_daemon import capture, describe, log, orphans, output
+from hmb_daemon.causes import Cause
+from hmb_daemon.config import RELOADABLE, Settings
+from hmb_daemon.controlsocket import ControlSocket
+from hmb_daemon.housekeeping import Housekeeper
+from hmb_daemon.notify import Notifier
+from hmb_daemon.reconnect import Reconnector
+from hmb_daemon.status import collector_status, writer_status
+from hmb_daemon.writer import GiveUpError, Request, Writer
+from hmb_trace._core import lib
+from hmb_trace.errors import (
+    HmbTraceError,
+    InputOutputError,
+    InvalidDataError,
+    from_os_error,
+)
+from hmb_trace.ring import attach, invalid_cursors
+from hmb_trace.units import format_duration, format_size
+
+_TICK_S = 1.0
+_WAITING_TICK_S = 0.02
+_GRACE_S = 3.0  # a stop waits so long for a disk in trouble
+_COMPRESS_PATIENCE_S = 30.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Daemon:
+    """One capture, from attach to summary.
+
+    Args:
+        settings: checked.
+        reload: reads the configuration again (SIGHUP).
+    """
+
+    def __init__(self, settings: Settings, *, reload: Callable[[], Settings]) -> None:
+        self._settings = settings
+        self._reload = reload
+        self.log = log.set_up(settings.log_format, settings.log_level)
+        self._notifier = Notifier()
+        self._selector = selectors.DefaultSelector()
+        self._ended: deque[int] = deque()
+        self._state = "attaching"
+        self._cause = Cause.STOP
+        self._error: HmbTraceError | None = None
+        self._stopping = False
+        self._stop_asked_at = 0.0
+        self._started = time.monotonic()
+        self._reconnector: Reconnector | None = None
+        self._control: ControlSocket | None = None
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._cleanup = contextlib.ExitStack()
+
+    # -- life
+
+    def run(self) -> int:
+        """Capture until told to stop; the exit code.
+
+        Raises:
+            HmbTraceError: what kept it from starting, or ended it.
+        """
+        with self._cleanup:
+            self._cleanup.callback(os.close, self._wake_fd)
+            self._cleanup.callback(self._selector.close)
+            self._catch_signals()
+            self._attach()
+            self._start()
+            self._loop()
+            self._finish()
+        if self._error is not None:
+            raise self._error
+        return 0
+
+    def _attach(self) -> None:
+        settings = self._settings
+        self._ring = attach(settings.device)
+        self._cleanup.callback(self._close_ring)
+        self._options = output.writer_options(settings)
+        self._origin = describe.Origin(
+            label=self._options.prefix,
+            device=capture.device_of(self._ring),
+            ring_size=int(self._ring.c.ring_size),
+        )
+        opener = capture.Opener(settings, self._ring, self._options, self._origin, self.log)
+        self._spool, self._collector = opener.open()
+        # Until something was collected a fresh spool holds nothing that anybody would miss.
+        self._spool_done = not opener.resumed
+        self._cleanup.callback(self._close_spool)
+        self._begin_counters = collector_status(self._collector)["counters"]
+        self._recover_orphans(opener.resumed)
+
+    def _close_ring(self) -> None:
+        self._ring.close()  # the ring of now: a reconnect may have replaced it
+
+    def _close_spool(self) -> None:
+        self._spool.close(remove=self._spool_done)
+
+    def _recover_orphans(self, resumed: bool) -> None:
+        options = self._options
+        if options.pipe_fd >= 0 or options.single:
+            return
+        keep = self._spool.read_writer().name
+        last_seq = orphans.recover(
+            options.directory, options.prefix, self._origin, self.log, keep=keep
+        )
+        if last_seq is not None and not resumed and not self._collector.state.have_seq:
+            capture.continue_sequence(self._collector, self._spool, last_seq)
+
+    def _start(self) -> None:
+        settings = self._settings
+        self._housekeeper = Housekeeper(self._options.directory, self._options.prefix, self.log)
+        self._apply_housekeeping()
+        self._has_set = self._options.pipe_fd < 0 and not self._options.single
+        if self._has_set:
+            self._housekeeper.start()
+        self._writer = Writer(
+            self._spool,
+            self._options,
+            self._origin,
+            self.log,
+            sealed=lambda name, side: self._housekeeper.sealed(name),
+            make_room=self._housekeeper.make_room if self._has_set else lambda: False,
+            changed=self._wake,
+        )
+        self._thread = capture.CollectorThread(self._collector, self._collector_ended)
+        if settings.control:
+            self._control = ControlSocket(settings.control, self._selector, self._answer)
+            self._cleanup.callback(self._control.close)
+        if settings.metrics:
+            from hmb_daemon.metrics import serve  # noqa: PLC0415 - only where asked for
+
+            self._cleanup.callback(serve(settings.metrics, self.status, settings.device))
+        self._spool_done = False
+        self._writer.start()
+        self._thread.start()
+        self._announce()
+
+    def _announce(self) -> None:
+        size = int(self._ring.c.ring_size)
+        active, idle = int(self._collector.latency_ns), int(self._collector.idle_ns)
+        self.log.info(
+            "attached",
+            device=self._settings.device,
+            ring_size=size,
+            epoch=int(self._collector.state.epoch),
+            spool=str(self._spool.path),
+            spool_size=self._spool.data_size,
+            latency=format_duration(active),
+            idle_wait=format_duration(idle),
+            sustained_rate=f"{format_size(capture.sustained_rate(size, active))}/s",
+            sustained_rate_from_idle=f"{format_size(capture.sustained_rate(size, idle))}/s",
+        )
+        self._set_state("running")
+        self._notifier.ready(f"draining {self._settings.device}")
+
+    def _set_state(self, state: str, **fields: Any) -> None:
+        if state != self._state:
+            self.log.info("state", state=state, before=self._state, **fields)
+            self._state = state
+
+    # -- the loop
+
+    def _loop(self) -> None:
+        deadline = None
+        if self._settings.duration is not None:
+            deadline = time.monotonic() + self._settings.duration / 1e9
+        while True:
+            for key, _ in self._selector.select(self._timeout(deadline)):
+                key.data()
+            while self._ended:
+                self._on_stop(self._ended.popleft())
+            if self._reconnector is not None:
+                self._try_reconnect()
+            if deadline is not None and time.monotonic() >= deadline and not self._stopping:
+                self._ask_stop(Cause.DURATION)
+            if not self._writer.is_alive():
+                self._writer_failed()
+            if self._stopping and not self._thread.running and not self._ended:
+                return
+            self._check_grace()
+            self._notifier.ping()
+
+    def _timeout(self, deadline: float | None) -> float:
+        timeout = _TICK_S if self._reconnector is None else _WAITING_TICK_S
+        if self._stopping:
+            timeout = min(timeout, 0.1)
+        if self._notifier.watchdog_s:
+            timeout = min(timeout, self._notifier.watchdog_s)
+        if deadline is not None and not self._stopping:
+            timeout = min(timeout, max(0.0, deadline - time.monotonic()))
+        return timeout
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._wake_fd, 1)
+
+    def _woken(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake_fd)
+
+    def _collector_ended(self, code: int) -> None:
+        self._ended.append(code)
+        self._wake()
+
+    # -- signals
+
+    def _catch_signals(self) -> None:
+        self._selector.register(self._wake_fd, selectors.EVENT_READ, self._woken)
+        read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._cleanup.callback(os.close, read_end)
+        self._cleanup.callback(os.close, write_end)
+        for number in _SIGNALS:
+            before = signal.signal(number, lambda *_: None)
+            self._cleanup.callback(signal.signal, number, before)
+        previous = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        self._cleanup.callback(signal.set_wakeup_fd, previous)
+
+        def received() -> None:
+            for number in os.read(read_end, 64):
+                self._on_signal(number)
+
+        self._selector.register(read_end, selectors.EVENT_READ, received)
+
+    def _on_signal(self, number: int) -> None:
+        self.log.info("signal", name=signal.Signals(number).name)
+        if number in (signal.SIGTERM, signal.SIGINT):
+            if self._stopping:
+                self._give_up()
+            self._ask_stop(Cause.STOP)
+        elif number == signal.SIGUSR1:
+            self._writer.request(Request(Cause.ROTATE_REQUEST))
+        elif number == signal.SIGUSR2:
+            self._writer.request(Request(Cause.SNAPSHOT))
+        elif number == signal.SIGHUP:
+            self._do_reload()
+
+    def _do_reload(self) -> None:
+        self._notifier.reloading()
+        try:
+            fresh = self._reload()
+        except Exception as error:  # whatever is wrong with the files, the capture goes on
+            self.log.error("reload-failed", error=str(error))
+        else:
+            self._take_over(fresh)
+        self._notifier.ready(f"draining {self._settings.device}")
+
+    def _take_over(self, fresh: Settings) -> None:
+        changed = [
+            name
+            for name in Settings.__dataclass_fields__
+            if getattr(fresh, name) != getattr(self._settings, name)
+        ]
+        for name in RELOADABLE.intersection(changed):
+            setattr(self._settings, name, getattr(fresh, name))
+        if "log_level" in changed:
+            self.log = log.set_up(self._settings.log_format, self._settings.log_level)
+        if not self._options.single:
+            output.apply(self._settings, self._options)
+        self._apply_housekeeping()
+        later = sorted(set(changed) - RELOADABLE)
+        self.log.info("reloaded", changed=sorted(changed), need_restart=later)
+
+    def _apply_housekeeping(self) -> None:
+        keeper, settings = self._housekeeper, self._settings
+        keeper.max_total_size = settings.max_total_size
+        keeper.max_age_ns, keeper.level = settings.max_age, settings.compress
+
+    # -- stopping
+
+    def _ask_stop(self, cause: Cause, error: HmbTraceError | None = None) -> None:
+        if self._stopping:
+            return
+        self._stopping, self._cause, self._error = True, cause, error
+        self._stop_asked_at = time.monotonic()
+        self._reconnector = None
+        self._set_state("stopping", cause=cause.text)
+        self._notifier.stopping()
+        self._collector.stop = 1
+
+    def _check_grace(self) -> None:
+        """A disk in trouble does not hold a stop for ever: the spool keeps the records."""
+        if not self._stopping or self._writer.trouble is None:
+            return
+        since = max(self._stop_asked_at, self._writer.trouble_since)
+        if time.monotonic() - since >= _GRACE_S:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._collector.stop = 2
+        self._writer.give_up.set()
+
+    def _writer_failed(self) -> None:
+        """The writer ended before it was asked to."""
+        if not self._stopping:
+            self._ask_stop(Cause.STOP)
+        self._collector.stop = 2
+
+    # -- what the collector came back with
+
+    def _on_stop(self, code: int) -> None:
+        self._thread.join()
+        handlers: dict[int, Callable[[], None]] = {
+            lib.HMB_STOP_DRAINED: lambda: self._ask_stop(Cause.ONCE),
+            lib.HMB_STOP_FROZEN: self._on_frozen,
+            lib.HMB_STOP_REINIT: self._on_reinit,
+            lib.HMB_STOP_INVALID: self._on_invalid,
+            lib.HMB_STOP_CORRUPT: self._on_corrupt,
+            lib.HMB_STOP_HANGUP: self._on_hangup,
+            lib.HMB_STOP_DEVICE: self._on_device_error,
+        }
+        handler = handlers.get(code)
+        if handler is not None and not (self._stopping and code != lib.HMB_STOP_DEVICE):
+            handler()
+
+    def _seal_and(self, cause: Cause, state: str) -> None:
+        self._writer.request(Request(cause))
+        self._set_state(state)
+
+    def _on_frozen(self) -> None:
+        if self._settings.on_frozen == "exit":
+            self._ask_stop(Cause.FROZEN)
+            return
+        self._seal_and(Cause.FROZEN, "frozen")
+        self._await_epoch()
+        self._collector.keep_frozen = 1
+        self._thread.start()
+
+    def _on_reinit(self) -> None:
+        if self._settings.once:
+            self._await_epoch()
+            self._try_reconnect()
+            if self._reconnector is not None:
+                reason = self._reconnector.reason or invalid_cursors(
+                    self._settings.device, self._ring.view()
+                )
+                self._ask_stop(Cause.REINITIALISED, reason)
+            return
+        self._set_state("waiting")
+        self._await_epoch()
+
+    def _on_invalid(self) -> None:
+        if self._settings.once:
+            error = invalid_cursors(self._settings.device, self._ring.view())
+            self._ask_stop(Cause.INVALID_CURSORS, error)
+            return
+        self.log.error("cursors-invalid", head=self._ring.view().head, tail=self._ring.view().tail)
+        self._new_epoch(give_up=True)
+
+    def _on_corrupt(self) -> None:
+        tail = int(self._collector.state.tail)
+        self._ask_stop(
+            Cause.CORRUPT,
+            InvalidDataError(
+                f"{self._settings.device}: no valid record at cursor {tail}; stopped by "
+                "--on-corrupt stop, tail is untouched"
+            ),
+        )
+
+    def _on_hangup(self) -> None:
+        self.log.warning("device-gone", device=self._settings.device)
+        if self._settings.once or self._settings.on_frozen == "exit":
+            self._ask_stop(Cause.HANGUP)
+            return
+        self._seal_and(Cause.HANGUP, "disconnected")
+        self._await_epoch(gone=True)
+
+    def _on_device_error(self) -> None:
+        code = -int(self._collector.error)
+        if code in (errno.ENODEV, errno.ENXIO, errno.EIO) and not self._stopping:
+            self._on_hangup()
+            return
+        text = os.strerror(code) if code > 0 else "unknown error"
+        error = InputOutputError(f"{self._settings.device}: cannot store tail: {text}")
+        self._ask_stop(Cause.DEVICE_ERROR, error)
+
+    # -- epochs
+
+    def _await_epoch(self, *, gone: bool = False) -> None:
+        self._reconnector = Reconnector(self._ring, self.log, gone=gone)
+
+    def _try_reconnect(self) -> None:
+        """Look whether the ring is there again: the same region, or another under its name."""
+        looking = self._reconnector
+        assert looking is not None
+        if self._thread.running:  # frozen, and the collector still watches this region
+            if not looking.replaced():
+                return
+            self._collector.stop = 2
+            self._thread.join()
+            self._ended.clear()
+            self._collector.stop = 0
+        try:
+            ring = looking.look()
+        except HmbTraceError as error:
+            self._ask_stop(Cause.REINITIALISED, error)
+            return
+        self._show_connection(looking)
+        if ring is None:
+            return
+        if ring is not self._ring:
+            self._ring.close()
+            self._ring = ring
+        self._collector.ring = ring.c[0]
+        self._new_epoch(give_up=False)
+
+    def _show_connection(self, looking: Reconnector) -> None:
+        if looking.missing:
+            self._set_state("disconnected")
+        elif self._state == "disconnected":
+            self._set_state("waiting")
+
+    def _new_epoch(self, *, give_up: bool) -> None:
+        """Go on in a new epoch, or keep waiting for one."""
+        result = lib.hmb_collector_new_epoch(self._collector, int(give_up))
+        if result == 0:
+            self._reconnector = None
+            self._collector.keep_frozen = 0
+            self.log.warning(
+                "epoch",
+                epoch=int(self._collector.state.epoch),
+                tail=int(self._collector.state.tail),
+                loss="unknown" if give_up else "none known",
+            )
+            self._set_state("running")
+            self._thread.start()
+        elif result == -errno.EILSEQ and self._reconnector is not None:
+            if self._reconnector.invalid_too_long() and not self._settings.once:
+                self._new_epoch(give_up=True)
+        elif result == -int(lib.HMB_STOP_DEVICE):
+            self._on_device_error()
+        elif self._reconnector is None:
+            self._await_epoch()
+
+    # -- the end
+
+    def _finish(self) -> None:
+        self._thread.join()
+        while lib.hmb_collector_finish(self._collector) and self._writer.is_alive():
+            time.sleep(0.01)
+        last = self._writer.request(Request(self._cause, last=True))
+        while self._writer.is_alive() and not last.done.wait(0.1):
+            for key, _ in self._selector.select(0):
+                key.data()
+            self._check_grace()
+            self._notifier.ping()
+        self._writer.join()
+        failure = self._writer.failure
+        self._spool_done = failure is None
+        if self._has_set:
+            self._housekeeper.stop(_COMPRESS_PATIENCE_S)
+        self._summary()
+        self._judge(failure)
+
+    def _judge(self, failure: BaseException | None) -> None:
+        if failure is None or (isinstance(failure, HmbTraceError) and self._error):
+            return
+        if isinstance(failure, BrokenPipeError):
+            raise failure
+        if isinstance(failure, GiveUpError):
+            self._error = InputOutputError(
+                f"cannot write to {self._options.directory}: {failure}; spool {self._spool.path} "
+                "keeps the rest, the next start finishes it"
+            )
+        elif isinstance(failure, OSError):
+            self._error = from_os_error(failure, "cannot write the output")
+        else:
+            raise failure
+
+    def _summary(self) -> None:
+        status = self.status()
+        counters = {
+            name: value - self._begin_counters[name] for name, value in status["counters"].items()
+        }
+        seconds = time.monotonic() - self._started
+        unknown = counters["unknown_losses"]
+        self.log.info(
+            "summary",
+            records=counters["records"],
+            bytes=counters["bytes"],
+            seconds=round(seconds, 3),
+            records_per_s=round(counters["records"] / seconds),
+            bytes_per_s=round(counters["bytes"] / seconds),
+            lost=f"{counters['lost']} + unknown" if unknown else counters["lost"],
+            gaps=counters["gaps"],
+            rejected_records=counters["rejected_records"],
+            rejected_bytes=counters["rejected_bytes"],
+            epochs=counters["epochs"],
+            segments=status["segments_sealed"],
+            max_ring_fill=status["ring"]["max_fill"],
+            stalls=status["stalls"],
+            cause=self._cause.text,
+        )
+
+    # -- what others may ask
+
+    def status(self) -> dict[str, Any]:
+        """One look, JSON-ready."""
+        return {
+            "state": self._state,
+            "device": self._settings.device,
+            "label": self._options.prefix,
+            "pid": os.getpid(),
+            "uptime_s": round(time.monotonic() - self._started, 3),
+            "output": str(self._options.directory),
+            "mode": self._settings.mode,
+            **collector_status(self._collector),
+            **writer_status(self._writer, self._spool),
+            "segments_deleted": self._housekeeper.deleted,
+        }
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        command = request.get("cmd")
+        if command == "status":
+            return {"ok": True, "status": self.status()}
+        if command == "rotate":
+            self._writer.request(Request(Cause.ROTATE_REQUEST))
+        elif command == "snapshot":
+            self._writer.request(Request(Cause.SNAPSHOT))
+        elif command == "stop":
+            self._ask_stop(Cause.STOP)
+        elif command == "reload":
+            self._do_reload()
+        else:
+            known = "status, rotate, snapshot, stop, reload"
+            raise ValueError(f"unknown cmd {command!r}, expected one of: {known}")
+        return {"ok": True}

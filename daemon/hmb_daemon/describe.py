@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sealed segment's sidecar, from its event log, its counters and its first and last records."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from hmb_daemon import events
+from hmb_daemon.walk import MAX_RECORD, Walk
+from hmb_trace import sidecar
+from hmb_trace._core import lib
+
+LIST_MAX = 10_000  # entries of a list in a sidecar; the counts know no limit
+_INDEX_MAX = 4096
+_READ = events.HEADER.size * 8192
+_HEAD_BYTES = 64 * MAX_RECORD
+_Item = TypeVar("_Item")
+_Entry = tuple[int, ...]
+
+
+def begin_entry(segment_pos: int, epoch: int, started_ns: int) -> bytes:
+    """The first entry of an event log: where its segment begins, should the spool be lost."""
+    return events.HEADER.pack(
+        *(events.MAGIC, lib.HMB_EV_STATE, 0, 0, epoch, segment_pos, 0, started_ns, 0, 0),
+        *(0, 0, 0, 0, 0),
+    )
+
+
+def log_entry(event: events.Event) -> bytes:
+    """An event as the event log keeps it: 96 bytes, the length of its body in `reserved`."""
+    return events.HEADER.pack(
+        *(events.MAGIC, event.kind, event.reason, 0, event.epoch, event.pos, event.cursor),
+        *(event.host_ns, event.ts_ns, event.seq, *event.values, len(event.body)),
+    )
+
+
+@dataclass(slots=True)
+class Lists:
+    """What the event log of a segment says. `base`: stream position of the segment's start."""
+
+    base: int
+    gaps: list[sidecar.Gap] = field(default_factory=list)
+    episodes: list[sidecar.Episode] = field(default_factory=list)
+    notes: list[sidecar.Note] = field(default_factory=list)
+    clock: list[sidecar.ClockPair] = field(default_factory=list)
+    index: list[sidecar.IndexEntry] = field(default_factory=list)
+    reject_entries: int = 0
+    reject_bytes: int = 0
+    unknown_extent: bool = False
+    truncated: bool = False
+    last_offset: int = 0  # of the last event with a record boundary, for the walk to the end
+    _in_episode: bool = False
+    _stride: int = 1
+    _indexed: int = 0
+
+    def add(self, entry: _Entry) -> None:
+        """One entry of the log, as HEADER unpacks it."""
+        handler = _HANDLERS.get(entry[1])
+        if handler:
+            handler(self, entry)
+        else:
+            self._note(entry)
+
+    def _offset(self, entry: _Entry) -> int:
+        return entry[5] - self.base
+
+    def _append(self, target: list[_Item], item: _Item) -> None:
+        if len(target) < LIST_MAX:
+            target.append(item)
+        else:
+            self.truncated = True
+
+    def _index(self, entry: _Entry) -> None:
+        self.last_offset = self._offset(entry)
+        self._indexed += 1
+        if self._indexed % self._stride:
+            return
+        item = sidecar.IndexEntry(offset=self.last_offset, seq=entry[9], ts_ns=entry[8])
+        self.index.append(item)
+        if len(self.index) > _INDEX_MAX:  # a huge file: keep every second entry from now on
+            del self.index[::2]
+            self._stride *= 2
+
+    def _gap(self, entry: _Entry) -> None:
+        cause = "overflow" if self._in_episode else "damage" if entry[13] else "gap"
+        self._append(
+            self.gaps,
+            sidecar.Gap(
+                offset=self._offset(entry),
+                seq_before=entry[10],
+                seq_after=entry[11],
+                lost=entry[12],
+                rejected=entry[13],
+                ts_ns=entry[8],
+                host_ns=entry[7],
+                cause=cause,
+            ),
+        )
+
+    def _reject(self, entry: _Entry) -> None:
+        self.reject_entries += 1
+        self.reject_bytes += entry[14]
+
+    def _clock(self, entry: _Entry) -> None:
+        pair = sidecar.ClockPair(ts_ns=entry[8], host_ns=entry[7], error_ns=entry[10])
+        self._append(self.clock, pair)
+
+    def _overflow(self, entry: _Entry) -> None:
+        self._in_episode = True
+        before = entry[10] if entry[11] else None
+        episode = sidecar.Episode(
+            host_ns=entry[7], offset=self._offset(entry), last_seq_before=before
+        )
+        self._append(self.episodes, episode)
+        self._note(entry)
+
+    def _overflow_end(self, entry: _Entry) -> None:
+        lost = entry[12] or None
+        known = self.episodes.pop() if self._in_episode and self.episodes else None
+        episode = sidecar.Episode(
+            host_ns=known.host_ns if known else entry[7],
+            offset=known.offset if known else self._offset(entry),
+            last_seq_before=known.last_seq_before if known else entry[10],
+            first_seq_after=entry[11] if lost else None,
+            lost=lost,
+        )
+        self._append(self.episodes, episode)
+        self._in_episode = False
+        self.unknown_extent |= lost is None
+        self._note(entry)
+
+    def _unknown_loss(self, entry: _Entry) -> None:
+        self.unknown_extent = True
+        self._note(entry)
+
+    def _state(self, entry: _Entry) -> None:
+        if entry[10]:  # 0 is begin_entry()
+            self._note(entry)
+
+    def _note(self, entry: _Entry) -> None:
+        names = events.VALUE_NAMES.get(entry[1], ())
+        detail: dict[str, int | str] = dict(zip(names, entry[10:14], strict=False))
+        note = sidecar.Note(
+            id=events.IDS.get(entry[1], f"event-{entry[1]}"),
+            host_ns=entry[7],
+            offset=self._offset(entry),
+            detail={**detail, "cursor": entry[6], "epoch": entry[4]},
+        )
+        self._append(self.notes, note)
+
+
+_HANDLERS: dict[int, Callable[[Lists, _Entry], None]] = {
+    lib.HMB_EV_INDEX: Lists._index,
+    lib.HMB_EV_GAP: Lists._gap,
+    lib.HMB_EV_REJECT: Lists._reject,
+    lib.HMB_EV_CLOCK: Lists._clock,
+    lib.HMB_EV_OVERFLOW: Lists._overflow,
+    lib.HMB_EV_OVERFLOW_END: Lists._overflow_end,
+    lib.HMB_EV_STATE: Lists._state,
+    lib.HMB_EV_LOSS_BEFORE: Lists._unknown_loss,
+    lib.HMB_EV_LOSS_UNKNOWN: Lists._unknown_loss,
+}
+
+
+def read_log(fd: int, size: int, base: int, end: int) -> Lists:
+    """The first `size` bytes of an event log, as far as its events lie at or before `end`."""
+    lists = Lists(base)
+    offset = 0
+    while offset < size:
+        chunk = os.pread(fd, min(_READ, size - offset), offset)
+        whole = len(chunk) // events.HEADER.size * events.HEADER.size
+        if not whole:
+            break
+        for entry in events.HEADER.iter_unpack(chunk[:whole]):
+            if entry[0] != events.MAGIC or entry[5] > end:
+                return lists
+            lists.add(entry)
+        offset += whole
+    return lists
+
+
+def walk_ends(fd: int, size: int, last_boundary: int) -> tuple[Walk, Walk]:
+    """The first records of a segment, and those from a known boundary near its end."""
+    first, last = Walk(), Walk()
+    # A few markers may stand before the first record, never many.
+    first.run(os.pread(fd, min(size, _HEAD_BYTES), 0))
+    offset = last_boundary
+    while offset < size:
+        done = last.run(os.pread(fd, min(size - offset, 1 << 20), offset), offset)
+        if not done:
+            break
+        offset += done
+    return first, last
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is the same for all segments of a run."""
+
+    label: str
+    device: sidecar.Device
+    ring_size: int
+
+
+def rejects_summary(name: str, lists: Lists, records: int) -> sidecar.RejectsSummary | None:
+    """What the sidecar says about the rejects file; None where there is none."""
+    if not lists.reject_entries:
+        return None
+    return sidecar.RejectsSummary(
+        file=name, entries=lists.reject_entries, records=records, bytes=lists.reject_bytes
+    )
+
+
+def fill_counts(side: sidecar.Sidecar, counted: dict[str, int]) -> None:
+    """Put the collector's counters into the sidecar's own words."""
+    side.counters = counted
+    side.records = counted["records"]
+    side.wrap_markers = counted["wrap_markers"] + counted["partial_markers"]
+    for name in ("partial_markers", "straddled", "truncated", "gaps", "lost", "duplicates"):
+        setattr(side, name, counted[name])
+    side.sequence_resets = counted["sequence_resets"]
+
+
+def fill_lists(side: sidecar.Sidecar, lists: Lists) -> None:
+    """Put what the event log says into the sidecar."""
+    side.gap_list, side.episodes, side.events = lists.gaps, lists.episodes, lists.notes
+    side.clock, side.index, side.list_truncated = lists.clock, lists.index, lists.truncated
+
+
+def fill_ends(side: sidecar.Sidecar, first: Walk, last: Walk) -> None:
+    """Put first and last record into the sidecar."""
+    side.first_seq, side.first_ts_ns = first.first_seq, first.first_ts_ns
+    final = last if last.records else first
+    side.last_seq, side.last_ts_ns = final.last_seq, final.last_ts_ns
+
+
+def now_ns() -> int:
+    """CLOCK_REALTIME."""
+    return time.time_ns()

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of one segment: opened, appended to, sealed.
+
+While it is written a segment is X.bin.part, X.events.part and, when something
+was rejected, X.rejects.part.  Sealing leaves X.bin, X.json and X.rejects; every
+step of it can be repeated, so that a start after a crash simply seals again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+from hmb_daemon import names
+from hmb_daemon.sink import Sink, Write
+from hmb_daemon.testhook import point
+
+_CREATE = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
+
+
+def open_data(path: Path, flags: int, *, direct: bool) -> tuple[int, bool]:
+    """Open a segment's data file, with direct I/O where the file system takes it."""
+    if direct:
+        try:
+            return os.open(path, flags | os.O_DIRECT, 0o644), True
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+    return os.open(path, flags, 0o644), False
+
+
+class Segment:
+    """An open segment. Offsets are bytes into the respective file.
+
+    Args:
+        directory: where it lies.
+        name: its name without suffix.
+        offset, events_offset, rejects_offset: where the files go on; 0: a new segment.
+        suffix: of the dump once it is sealed.
+
+    Raises:
+        OSError: as the system says; nothing half-open remains.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        *,
+        offset: int = 0,
+        events_offset: int = 0,
+        rejects_offset: int = 0,
+        direct: bool = True,
+        pwrite: Write = os.pwrite,
+        reserve: int = 0,
+        suffix: str = names.BIN,
+    ) -> None:
+        self.directory = directory
+        self.name = name
+        self.suffix = suffix
+        self.events_offset = events_offset
+        self.rejects_offset = rejects_offset
+        self._rejects_fd = -1
+        self._log_dirty = False
+        self._events_fd = os.open(self.path(names.EVENTS_PART), _CREATE, 0o644)
+        fd = -1
+        try:
+            os.ftruncate(self._events_fd, events_offset)
+            fd, is_direct = open_data(self.path(suffix + names.PART), _CREATE, direct=direct)
+            # Tells a later start, and other daemons, that this part is not an orphan.
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.sink = Sink(fd, offset, direct=is_direct, pwrite=pwrite, reserve=reserve)
+            if offset:
+                self.sink.resume()
+            self._open_rejects(create=False)
+        except BaseException:
+            os.close(self._events_fd)
+            if fd >= 0:
+                os.close(fd)
+            raise
+
+    def path(self, suffix: str) -> Path:
+        """One of the segment's files."""
+        return self.directory / (self.name + suffix)
+
+    def _open_rejects(self, *, create: bool) -> None:
+        flags = _CREATE if create else _CREATE & ~os.O_CREAT
+        try:
+            self._rejects_fd = os.open(self.path(names.REJECTS_PART), flags, 0o644)
+        except FileNotFoundError:
+            return
+        os.ftruncate(self._rejects_fd, self.rejects_offset)
+
+    def append_events(self, data: bytes) -> None:
+        """Append to the event log; may be called again with the same bytes after an error."""
+        _write_all(self._events_fd, data, self.events_offset)
+        self.events_offset += len(data)
+        self._log_dirty = True
+
+    def append_rejects(self, data: bytes) -> None:
+        """Append entries to the rejects file, which is made by the first."""
+        if self._rejects_fd < 0:
+            self._open_rejects(create=True)
+        _write_all(self._rejects_fd, data, self.rejects_offset)
+        self.rejects_offset += len(data)
+        self._log_dirty = True
+
+    def sync(self) -> None:
+        """fdatasync of everything that was written since the last."""
+        self.sink.sync()
+        if self._log_dirty:
+            os.fdatasync(self._events_fd)
+            if self._rejects_fd >= 0:
+                os.fdatasync(self._rejects_fd)
+            self._log_dirty = False
+
+    def finish_data(self) -> None:
+        """Cut off the padding and what was reserved, and bring all of it to the disk."""
+        os.ftruncate(self.sink.fd, self.sink.in_file)
+        os.fsync(self.sink.fd)
+        self.sink.dirty = False
+        self.sync()
+
+    @property
+    def events_fd(self) -> int:
+        """The event log, to read from."""
+        return self._events_fd
+
+    def close(self) -> None:
+        """Close the files; the segment stays as it is."""
+        self.sink.close()
+        os.close(self.sink.fd)
+        os.close(self._events_fd)
+        if self._rejects_fd >= 0:
+            os.close(self._rejects_fd)
+
+
+def _write_all(fd: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def write_sidecar(directory: Path, name: str, data: bytes) -> None:
+    """Write X.json: whole or not at all."""
+    target = directory / (name + names.SIDECAR)
+    temporary = target.with_name(target.name + ".tmp")
+    fd = os.open(temporary, _CREATE | os.O_TRUNC, 0o644)
+    try:
+        _write_all(fd, data, 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    temporary.replace(target)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames last."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _rename_if_there(source: Path, target: Path) -> None:
+    try:
+        source.replace(target)
+    except FileNotFoundError:
+        if not target.exists():
+            raise
+
+
+def publish(
+    directory: Path, name: str, side: bytes | None, *, rejects: bool, suffix: str = names.BIN
+) -> None:
+    """The steps of sealing after the data is on the disk; each may be repeated.
+
+    Args:
+        side: the sidecar's bytes; None: it is there already.
+        rejects: whether the segment has a rejects file.
+    """
+    if side is not None:
+        write_sidecar(directory, name, side)
+    point("seal-sidecar")
+    if rejects:
+        _rename_if_there(
+            directory / (name + names.REJECTS_PART), directory / (name + names.REJECTS)
+        )
+    point("seal-rejects")
+    _rename_if_there(directory / (name + suffix + names.PART), directory / (name + suffix))
+    point("seal-renamed")
+    sync_directory(directory)
+    point("seal-synced")
+    (directory / (name + names.EVENTS_PART)).unlink(missing_ok=True)
+    if not rejects:
+        (directory / (name + names.REJECTS_PART)).unlink(missing_ok=True)
+    point("seal-events")

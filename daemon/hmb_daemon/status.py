@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One look at a running daemon: for the control socket, the metrics and the summary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hmb_daemon.events import COUNTER_NAMES
+
+
+def collector_status(c: Any) -> dict[str, Any]:
+    """Numbers that the C loop publishes; read without stopping it."""
+    counters = {name: int(getattr(c.state.counters, name)) for name in COUNTER_NAMES}
+    return {
+        "epoch": int(c.state.epoch),
+        "ring": {
+            "size": int(c.ring.ring_size),
+            "head": int(c.ring_head),
+            "tail": int(c.state.tail),
+            "max_fill": int(c.max_fill),
+            "flags": int(c.ring_flags),
+        },
+        "passes": int(c.passes),
+        "stalls": int(c.stalls),
+        "stalled_ns": int(c.stalled_ns),
+        "max_spool_fill": int(c.max_spool_fill),
+        "last_seq": int(c.state.last_seq) if c.state.have_seq else None,
+        "last_ts_ns": int(c.state.last_ts_ns),
+        "overflow_episode": bool(c.state.episode_open),
+        "counters": counters,
+    }
+
+
+def writer_status(writer: Any, spool: Any) -> dict[str, Any]:
+    """Where the writer stands."""
+    state = writer.state
+    trouble = writer.trouble
+    return {
+        "spool": {
+            "path": str(spool.path),
+            "size": spool.data_size,
+            "fill": max(0, spool.data_head() - state.data_tail),
+        },
+        "segment": {
+            "name": state.name or None,
+            "number": state.segment,
+            "bytes": state.file_offset,
+            "started_ns": state.started_ns if state.name else None,
+        },
+        "segments_sealed": writer.sealed_count,
+        "disk": trouble.strerror if trouble else "ok",
+        "disk_full_episodes": writer.disk_full_episodes,
+        "sync_failures": writer.sync_failures,
+        "discarded_bytes": writer.discarded_bytes,
+    }

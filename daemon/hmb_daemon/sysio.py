@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linux calls that Python's os module does not have."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from cffi import FFI
+
+_KEEP_SIZE = 1
+_WRITE = 2  # SYNC_FILE_RANGE_WRITE
+_WAIT_ALL = 1 | 2 | 4  # wait before, write, wait after
+
+_ffi = FFI()
+_ffi.cdef(
+    "int fallocate(int fd, int mode, int64_t offset, int64_t len);"
+    "int sync_file_range(int fd, int64_t offset, int64_t nbytes, unsigned int flags);"
+)
+_libc: Any = _ffi.dlopen(None)
+
+
+def _check(result: int) -> None:
+    if result:
+        raise OSError(_ffi.errno, os.strerror(_ffi.errno))
+
+
+def reserve(fd: int, offset: int, length: int) -> None:
+    """Reserve disk blocks; the file's size stays as it is.
+
+    Raises:
+        OSError: ENOSPC, EDQUOT; EOPNOTSUPP where the file system cannot.
+    """
+    _check(_libc.fallocate(fd, _KEEP_SIZE, offset, length))
+
+
+def start_writeback(fd: int, offset: int, length: int) -> None:
+    """Begin to write dirty pages of a range; returns at once."""
+    _check(_libc.sync_file_range(fd, offset, length, _WRITE))
+
+
+def wait_writeback(fd: int, offset: int, length: int) -> None:
+    """Write dirty pages of a range and wait for them."""
+    _check(_libc.sync_file_range(fd, offset, length, _WAIT_ALL))

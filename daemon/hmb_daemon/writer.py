@@ -1,0 +1,623 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The writer: from the spool into segments, by commits that survive the process.
+
+Positions are those of the dump stream (spool data) and of the event journal.
+A *plan* is a pair of both that belong together, with what had been counted
+there: a place up to which the files may be brought, and where a segment may
+be cut.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from hmb_daemon import describe, names
+from hmb_daemon.causes import Cause
+from hmb_daemon.eventlog import EventLogger
+from hmb_daemon.events import COUNTERS, Event, counters_bytes, counters_delta, parse
+from hmb_daemon.segment import Segment, publish
+from hmb_daemon.sink import BOUNCE, PipeSink, Write
+from hmb_daemon.spool import Spool, counters_in, is_no_space
+from hmb_daemon.testhook import point
+from hmb_trace import rejects
+from hmb_trace._core import ffi, lib
+from hmb_trace.sidecar import Sidecar
+
+_MS = 10**6
+_S = 10**9
+_BATCH_NS = 60 * _MS
+_ODD_NS = 100 * _MS
+_IDLE_NS = _S
+_RETRY_FIRST_S = 0.05
+_RETRY_MAX_S = 1.0
+
+FSYNC_NEVER = -2
+FSYNC_SEAL = -1
+FSYNC_ALWAYS = 0
+
+# Without records, these alone are worth a segment; the others wait for the next one.
+_WORTH_A_SEGMENT = frozenset(
+    {
+        lib.HMB_EV_GAP,
+        lib.HMB_EV_REJECT,
+        lib.HMB_EV_OVERFLOW,
+        lib.HMB_EV_OVERFLOW_END,
+        lib.HMB_EV_LOSS_BEFORE,
+        lib.HMB_EV_LOSS_UNKNOWN,
+        lib.HMB_EV_OVERRUN,
+    }
+)
+_Result = TypeVar("_Result")
+
+
+class GiveUpError(Exception):
+    """The disk does not take the data and we were asked to stop: the spool keeps it."""
+
+
+@dataclass(slots=True)
+class WriterOptions:
+    """How segments are written. Sizes in bytes, times in nanoseconds."""
+
+    directory: Path
+    prefix: str
+    single: str = ""  # the one output file's name, instead of a set
+    pipe_fd: int = -1  # records only, to a stream
+    rotate_size: int = 0
+    rotate_interval: int = 0
+    fsync: int = _S  # interval, or FSYNC_*
+    drop_oldest: bool = False
+    direct: bool = True
+    snapshot: bool = False
+    pwrite: Write = os.pwrite
+
+
+class Plan(NamedTuple):
+    """A place where data, journal and counters belong together; a cause cuts there."""
+
+    pos: int
+    journal: int
+    counters: bytes
+    epoch: int
+    cause: Cause | None = None
+
+
+@dataclass(slots=True)
+class Request:
+    """Asked by the control thread: seal what is committed by now."""
+
+    cause: Cause
+    last: bool = False
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class Writer(threading.Thread):
+    """Writes until a request that is the last. Only run_to_end() or start() use it.
+
+    Args:
+        spool: mapped and locked; its commits say where to go on.
+        options: may be replaced while it runs; read anew for every segment.
+        origin: what every sidecar says about device and label.
+        sealed: called with name and sidecar after every seal.
+        make_room: deletes the oldest sealed segment; False when there is none.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        options: WriterOptions,
+        origin: describe.Origin,
+        log: Any,
+        *,
+        sealed: Callable[[str, Sidecar], None] = lambda name, side: None,
+        make_room: Callable[[], bool] = lambda: False,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(name="writer", daemon=True)
+        self.spool = spool
+        self.options = options
+        self.origin = origin
+        self.state = spool.read_writer()
+        self.segment: Segment | None = None
+        self.trouble: OSError | None = None
+        self.trouble_since = 0.0
+        self.failure: BaseException | None = None
+        self.give_up = threading.Event()
+        self.sync_failures = 0
+        self.sealed_count = 0
+        self.disk_full_episodes = 0
+        self.discarded_bytes = 0
+        self._log = log
+        self._events = EventLogger(log)
+        self._sealed = sealed
+        self._make_room = make_room
+        self._changed = changed
+        self._requests: deque[Request] = deque()
+        self._wake = ffi.new("uint32_t *")
+        self._scanned = self.state.journal_tail
+        self._marks: deque[Plan] = deque()
+        self._worth = False
+        self._odd_since = 0
+        self._last_sync = time.monotonic_ns()
+        self._opened_at = 0
+        self._pipe = PipeSink(options.pipe_fd) if options.pipe_fd >= 0 else None
+
+    # -- the control thread's side
+
+    def request(self, request: Request) -> Request:
+        """Ask for a seal; `request.done` is set once it has happened."""
+        self._requests.append(request)
+        self._wake[0] = 1
+        return request
+
+    @property
+    def taken(self) -> int:
+        """Stream position up to which the spool's bytes were taken."""
+        sink = self._sink
+        return self.state.segment_pos + sink.taken if sink else self.state.data_tail
+
+    @property
+    def _sink(self) -> Any:
+        return self._pipe or (self.segment.sink if self.segment else None)
+
+    # -- the thread
+
+    def run(self) -> None:
+        """Thread body; `failure` holds what ended it early."""
+        try:
+            self.run_to_end()
+        except BaseException as error:
+            self.failure = error
+        finally:
+            self._changed()
+
+    def run_to_end(self) -> None:
+        """Recover what a crash left, then write until the last request.
+
+        Raises:
+            GiveUpError: give_up was set while the disk took nothing.
+            OSError: the output is a stream and nobody reads it.
+        """
+        self._recover()
+        while True:
+            request = self._requests[0] if self._requests else None
+            if request is None:
+                self._wait()
+                self._wake[0] = 0
+                request = self._requests[0] if self._requests else None
+            if self._work(request):
+                break
+        self._close_files()
+
+    def _work(self, request: Request | None) -> bool:
+        """One round; whether it was the last."""
+        snapshot = self._snapshot()
+        self._scan(snapshot.journal)
+        if self.options.snapshot and request is None and not self.segment:
+            self._forget_oldest(snapshot)
+            return False
+        plan = self._plan(snapshot, request)
+        if self._something_for(plan):
+            self._advance(plan)
+        if plan.cause is not None and self.segment:
+            self._seal(plan.cause)
+        elif plan.cause is Cause.REINITIALISED:
+            self._begin_at(plan)
+        self._housekeep()
+        if request is None or plan.pos != snapshot.pos or plan.journal != snapshot.journal:
+            return False
+        self._requests.popleft()
+        request.done.set()
+        self._changed()
+        return request.last
+
+    def _wait(self) -> None:
+        want = self._sink.room if self._sink else BOUNCE
+        spool, taken = self.spool.c, self.taken
+        now = time.monotonic_ns()
+        if not self._odd_since:
+            timeout = max(1, min(_IDLE_NS, self._next_deadline() - now))
+            if not lib.hmb_spool_wait(spool, taken, 1, self._scanned, timeout, self._wake):
+                return
+            timeout = _BATCH_NS
+        else:
+            timeout = max(1, self._odd_since + _ODD_NS - now)
+        lib.hmb_spool_wait(spool, taken, want, self._scanned, timeout, self._wake)
+
+    def _next_deadline(self) -> int:
+        far = time.monotonic_ns() + _IDLE_NS
+        if not self.segment:
+            return far
+        rotate = self.options.rotate_interval
+        sync = self.options.fsync
+        times = [far]
+        if rotate:
+            times.append(self._opened_at + rotate)
+        if sync > 0 and self.segment.sink.dirty:
+            times.append(self._last_sync + sync)
+        return min(times)
+
+    # -- planning
+
+    def _snapshot(self) -> Plan:
+        commit = self.spool.read_commit()
+        counters = counters_bytes(commit.state.counters)
+        return Plan(commit.data_head, commit.journal_head, counters, commit.state.epoch)
+
+    def _scan(self, until: int) -> None:
+        """Look at new journal events: where may be cut, what is worth a line in the log."""
+        if until == self._scanned:
+            return
+        for event in parse(self.spool.journal(self._scanned, until), self._scanned):
+            self._worth |= event.kind in _WORTH_A_SEGMENT
+            self._events.log(event)
+            if event.kind in (lib.HMB_EV_INDEX, lib.HMB_EV_EPOCH) and event.body:
+                cause = Cause.REINITIALISED if event.kind == lib.HMB_EV_EPOCH else None
+                mark = Plan(event.pos, event.start, counters_in(event.body), event.epoch, cause)
+                self._marks.append(mark)
+        self._scanned = until
+
+    def _plan(self, snapshot: Plan, request: Request | None) -> Plan:
+        if self.options.single or self._pipe:
+            return snapshot._replace(cause=request.cause if request else None)
+        epochs = (mark for mark in self._marks if mark.cause is not None)
+        end = next(epochs, snapshot)
+        limit = self.state.segment_pos + self.options.rotate_size
+        if self.options.rotate_size and end.pos > limit:
+            return self._size_cut(limit, end)
+        if end.cause is None and request:
+            return end._replace(cause=request.cause)
+        if end.cause is None and self._interval_over():
+            return end._replace(cause=Cause.ROTATE_TIME)
+        return end
+
+    def _size_cut(self, limit: int, end: Plan) -> Plan:
+        """The last place before the limit; a single record beyond it stays whole."""
+        state = self.state
+        inside = [mark for mark in self._marks if state.segment_pos < mark.pos <= limit]
+        if inside:
+            cut = inside[-1]
+        elif state.planned > state.segment_pos:
+            cut = Plan(state.planned, state.journal_tail, state.planned_counters, state.epoch)
+        else:
+            cut = next((mark for mark in self._marks if mark.pos > limit), end)
+        return cut._replace(cause=Cause.ROTATE_SIZE)
+
+    def _interval_over(self) -> bool:
+        interval = self.options.rotate_interval
+        if not interval or not self.segment:
+            return False
+        return time.monotonic_ns() - self._opened_at >= interval
+
+    def _something_for(self, plan: Plan) -> bool:
+        waiting = plan.journal - self.state.journal_tail
+        if self.segment or self._pipe:
+            return plan.pos != self.taken or waiting != 0
+        if plan.pos > self.state.data_tail:
+            return True
+        # Events without records wait for the records after them, as long as there is room.
+        crowded = waiting > self.spool.c.journal_size // 4
+        asked = plan.cause not in (None, Cause.REINITIALISED)
+        return self._worth and waiting > 0 and (asked or crowded)
+
+    # -- data and journal into files
+
+    def _advance(self, plan: Plan) -> None:
+        if not self.segment and not self._pipe:
+            self._open_segment()
+        sink = self._sink
+        while (left := plan.pos - self.state.segment_pos - sink.taken) > 0:
+            sink.take(self.spool.c, self.taken, min(left, sink.room))
+            if not sink.room:
+                self._flush_data()
+        self._flush_data()
+        self._flush_journal(plan)
+        if not sink.direct or sink.in_file == sink.taken:
+            self._odd_since = 0
+        elif not self._odd_since:
+            self._odd_since = time.monotonic_ns()
+
+    def _flush_data(self) -> None:
+        self._attempt(self._sink.flush)
+        point("data-written")
+        self._commit_data()
+
+    def _commit_data(self) -> None:
+        sink, state = self._sink, self.state
+        if self.segment and self.options.fsync == FSYNC_ALWAYS:
+            self._sync()
+        state.file_offset = sink.in_file
+        state.data_tail = state.segment_pos + sink.in_file
+        self.spool.commit_writer(state)
+        point("data-committed")
+
+    def _flush_journal(self, plan: Plan) -> None:
+        state = self.state
+        if plan.journal != state.journal_tail and self.segment:
+            found = list(parse(self.spool.journal(state.journal_tail, plan.journal)))
+            self._append_log(self.segment, found)
+        state.journal_tail = plan.journal
+        state.planned, state.planned_counters = plan.pos, plan.counters
+        while self._marks and self._marks[0].journal < plan.journal:
+            self._marks.popleft()
+        self.spool.commit_writer(state)
+        point("journal-committed")
+
+    def _append_log(self, segment: Segment, found: list[Event]) -> None:
+        log = b"".join(describe.log_entry(event) for event in found)
+        kept_out = b"".join(
+            rejects.pack(event.reason, event.epoch, event.cursor, event.host_ns, event.body)
+            for event in found
+            if event.kind == lib.HMB_EV_REJECT
+        )
+        self._attempt(lambda: segment.append_events(log))
+        point("events-written")
+        if kept_out:
+            self._attempt(lambda: segment.append_rejects(kept_out))
+            point("rejects-written")
+        self.state.events_offset = segment.events_offset
+        self.state.rejects_offset = segment.rejects_offset
+
+    def _housekeep(self) -> None:
+        """What time alone makes due: the odd page, fsync."""
+        segment, now = self.segment, time.monotonic_ns()
+        if not segment:
+            return
+        if self._odd_since and now - self._odd_since >= _ODD_NS:
+            self._attempt(segment.sink.flush_odd)
+            self._odd_since = 0
+            self._commit_data()
+        if 0 < self.options.fsync <= now - self._last_sync and segment.sink.dirty:
+            self._sync()
+
+    def _sync(self) -> None:
+        """fdatasync; a failure cannot be repaired, only told: the kernel dropped the pages."""
+        try:
+            if self.segment:
+                self.segment.sync()
+        except OSError as error:
+            self.sync_failures += 1
+            self._log.error("fsync-failed", error=error.strerror, segment=self.state.name)
+        self._last_sync = time.monotonic_ns()
+
+    # -- segments
+
+    def _begin_at(self, plan: Plan) -> None:
+        """No records since the last seal: the events that wait go into the new epoch's segment."""
+        self.state.epoch = plan.epoch
+        while self._marks and self._marks[0].journal <= plan.journal:
+            self._marks.popleft()
+
+    def _open_segment(self) -> None:
+        state = self.state
+        state.segment += 1
+        state.started_ns = time.time_ns()
+        state.name = self._segment_name(state.segment, state.started_ns)
+        state.segment_pos = state.planned = state.data_tail
+        state.planned_counters = state.base_counters
+        state.file_offset = state.events_offset = state.rejects_offset = 0
+        state.phase, state.cause = lib.HMB_PHASE_WRITING, 0
+        self.spool.commit_writer(state)
+        point("segment-named")
+        segment = self._open_files()
+        begin = describe.begin_entry(state.segment_pos, state.epoch, state.started_ns)
+        self._attempt(lambda: segment.append_events(begin))
+        state.events_offset = segment.events_offset
+        self._log.info("segment-open", segment=state.name)
+
+    def _segment_name(self, number: int, started_ns: int) -> str:
+        single = self.options.single
+        if single:
+            return single.removesuffix(names.BIN) or single
+        return names.segment_name(self.options.prefix, number, started_ns)
+
+    @property
+    def _suffix(self) -> str:
+        single = self.options.single
+        return names.BIN if not single or single.endswith(names.BIN) else ""
+
+    def _open_files(self) -> Segment:
+        state, options = self.state, self.options
+        self.segment = self._attempt(
+            lambda: Segment(
+                options.directory,
+                state.name,
+                offset=state.file_offset,
+                events_offset=state.events_offset,
+                rejects_offset=state.rejects_offset,
+                direct=options.direct,
+                pwrite=options.pwrite,
+                reserve=options.rotate_size or 1 << 62,
+                suffix=self._suffix,
+            )
+        )
+        self._opened_at = self._last_sync = time.monotonic_ns()
+        point("segment-opened")
+        return self.segment
+
+    def _seal(self, cause: Cause) -> None:
+        segment, state = self.segment, self.state
+        assert segment is not None
+        self._attempt(segment.sink.flush_odd)
+        self._odd_since = 0
+        state.phase, state.cause = lib.HMB_PHASE_SEALING, int(cause)
+        self._commit_data()
+        point("seal-committed")
+        if self.options.fsync != FSYNC_NEVER:
+            self._attempt(segment.finish_data)
+        else:
+            self._attempt(lambda: os.ftruncate(segment.sink.fd, segment.sink.in_file))
+        point("seal-data")
+        side = self._describe(segment, cause)
+        self._publish(side.encode())
+        segment.close()
+        self.segment = None
+        self._after_seal(side)
+
+    def _publish(self, side: bytes | None) -> None:
+        state, directory = self.state, self.options.directory
+        has_rejects = state.rejects_offset > 0
+        suffix = self._suffix
+        self._attempt(
+            lambda: publish(directory, state.name, side, rejects=has_rejects, suffix=suffix)
+        )
+
+    def _describe(self, segment: Segment, cause: Cause) -> Sidecar:
+        state = self.state
+        end = state.segment_pos + state.file_offset
+        lists = describe.read_log(segment.events_fd, state.events_offset, state.segment_pos, end)
+        side = Sidecar(
+            segment=state.name + self._suffix,
+            number=state.segment,
+            label=self.origin.label,
+            device=self.origin.device,
+            ring_size=self.origin.ring_size,
+            epoch=state.epoch,
+            started_ns=state.started_ns,
+            sealed_ns=time.time_ns(),
+            cause=cause.text,
+            bytes=state.file_offset,
+            xxh3=segment.sink.hash.hexdigest(),
+        )
+        counted = counters_delta(state.planned_counters, state.base_counters)
+        describe.fill_counts(side, counted)
+        describe.fill_lists(side, lists)
+        side.complete = not lists.unknown_extent and not counted["unknown_losses"]
+        side.rejects = describe.rejects_summary(
+            state.name + names.REJECTS, lists, counted["rejected_records"]
+        )
+        with segment.path(self._suffix + names.PART).open("rb") as file:
+            first, last = describe.walk_ends(file.fileno(), state.file_offset, lists.last_offset)
+        describe.fill_ends(side, first, last)
+        return side
+
+    def _after_seal(self, side: Sidecar | None) -> None:
+        state = self.state
+        name = state.name
+        state.phase, state.cause, state.name = lib.HMB_PHASE_IDLE, 0, ""
+        state.segment_pos = state.data_tail
+        state.file_offset = state.events_offset = state.rejects_offset = 0
+        state.base_counters = state.planned_counters
+        state.epoch = self._epoch_at_tail()
+        self._worth = False
+        self.spool.commit_writer(state)
+        point("seal-done")
+        self.sealed_count += 1
+        if side is not None:
+            self._log.info(
+                "segment-sealed",
+                segment=side.segment,
+                cause=side.cause,
+                records=side.records,
+                bytes=side.bytes,
+                lost=side.lost,
+            )
+            self._sealed(name, side)
+
+    def _epoch_at_tail(self) -> int:
+        """The epoch of what comes next: that of an EPOCH event which waits at the tail."""
+        if self._marks and self._marks[0].journal == self.state.journal_tail:
+            mark = self._marks[0]
+            if mark.cause is not None:
+                self._marks.popleft()
+                return mark.epoch
+        return self.state.epoch
+
+    # -- recovery
+
+    def _recover(self) -> None:
+        state = self.state
+        if self._pipe or state.phase == lib.HMB_PHASE_IDLE:
+            return
+        part = self.options.directory / (state.name + self._suffix + names.PART)
+        whole = self.options.directory / (state.name + self._suffix)
+        if state.phase == lib.HMB_PHASE_SEALING and whole.exists() and not part.exists():
+            self._publish(None)
+            self._after_seal(None)
+            return
+        self._log.info("segment-resumed", segment=state.name, bytes=state.file_offset)
+        self._open_files()
+        point("recovered")
+        if state.phase == lib.HMB_PHASE_SEALING:
+            self._seal(Cause(state.cause))
+
+    # -- flight recorder
+
+    def _forget_oldest(self, snapshot: Plan) -> None:
+        """Keep the newest three quarters of the spool; the rest was never asked for."""
+        keep = self.spool.data_size * 3 // 4
+        journal_keep = self.spool.c.journal_size // 2
+        cut = None
+        while self._marks and (
+            snapshot.pos - self._marks[0].pos > keep
+            or snapshot.journal - self._marks[0].journal > journal_keep
+        ):
+            cut = self._marks.popleft()
+        if cut is None:
+            return
+        state = self.state
+        self.discarded_bytes += cut.pos - state.data_tail
+        state.data_tail = state.segment_pos = state.planned = cut.pos
+        state.journal_tail, state.epoch = cut.journal, cut.epoch
+        state.base_counters = state.planned_counters = cut.counters
+        self.spool.commit_writer(state)
+
+    # -- trouble with the disk
+
+    def _attempt(self, action: Callable[[], _Result]) -> _Result:
+        """Do it until it works: full disks are emptied, others come back."""
+        delay = _RETRY_FIRST_S
+        while True:
+            try:
+                result = action()
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                self._note_trouble(error)
+                if is_no_space(error) and self.options.drop_oldest and self._make_room():
+                    continue
+                if self.give_up.wait(delay):
+                    raise GiveUpError(str(error)) from error
+                delay = min(delay * 2, _RETRY_MAX_S)
+            else:
+                self._note_recovery()
+                return result
+
+    def _note_trouble(self, error: OSError) -> None:
+        if self.trouble is not None:
+            return
+        self.trouble, self.trouble_since = error, time.monotonic()
+        full = is_no_space(error)
+        self.disk_full_episodes += full
+        self._log.error(
+            "disk-full" if full else "disk-error",
+            error=error.strerror,
+            segment=self.state.name,
+            action="collecting into the spool; writing goes on by itself when the disk takes data",
+        )
+        self._changed()
+
+    def _note_recovery(self) -> None:
+        if self.trouble is None:
+            return
+        self._log.warning(
+            "disk-resumed",
+            segment=self.state.name,
+            after_s=round(time.monotonic() - self.trouble_since, 3),
+        )
+        self.trouble = None
+        self._changed()
+
+    def _close_files(self) -> None:
+        if self.segment:
+            self.segment.close()
+            self.segment = None
+
+
+assert COUNTERS.size <= 184  # fits twice into the spool's writer commit
