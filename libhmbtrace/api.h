@@ -162,7 +162,7 @@ struct hmb_state {
 	uint32_t epoch;
 	uint8_t have_seq; /* last_seq means something */
 	uint8_t after_marker; /* last_seq is a marker's: it or its successor is in order (R3.4) */
-	uint8_t resync; /* inside damage: scan for the next header (R9) */
+	uint8_t resync; /* inside damage: its reject reason; scan for the next header (R9) */
 	uint8_t have_first;
 	uint8_t overflow_seen; /* OVERFLOWED as last seen; 2: not looked yet */
 	uint8_t frozen_seen;
@@ -489,3 +489,232 @@ uint64_t hmb_copy_records(const uint8_t *data, uint64_t base, const uint64_t *of
 /* Hash n bytes; pass hmb_fnv1a_64_basis() first, then the last result, to go on. */
 uint64_t hmb_fnv1a_64(const void *data, uint64_t n, uint64_t state);
 uint64_t hmb_fnv1a_64_basis(void);
+
+/* ---- pccx: records to events and back, pairing of begins and ends ---- */
+
+enum hmb_rule_kind {
+	HMB_RULE_INSTANT,
+	HMB_RULE_COMPLETE, /* carries its own duration */
+	HMB_RULE_BEGIN,
+	HMB_RULE_END,
+};
+
+/* Where an integer stands in a payload. */
+struct hmb_payload_int {
+	uint16_t offset;
+	uint8_t size; /* 1, 2, 4, 8; 0: nowhere */
+	uint8_t is_signed;
+};
+
+/* What the catalog says about one opcode. */
+struct hmb_rule {
+	uint8_t kind; /* enum hmb_rule_kind */
+	uint8_t event_type; /* flatbuf event_type_id */
+	uint16_t pair; /* begin and end of a pair share it */
+	struct hmb_payload_int key; /* what pairs a begin with its end; size 0: the cpu */
+	struct hmb_payload_int duration;
+	uint32_t text_offset; /* bincode's event_type and api_name, ready to copy */
+	uint32_t text_length;
+	uint32_t cycles_div; /* duration in cycles = value * cycles_mul / cycles_div */
+	uint64_t cycles_mul;
+};
+
+/* A begin that waits for its end. */
+struct hmb_open {
+	uint64_t key;
+	uint64_t ts_ns;
+	uint64_t ref; /* payload position (events) or row (pairing): ever rising */
+	uint32_t pair; /* rule's pair + 1; 0: free slot */
+	uint16_t opcode;
+	uint8_t cpu;
+	uint8_t reserved;
+};
+
+/* Hash table of begins; the caller owns the slots, zeroed at first. */
+struct hmb_open_table {
+	struct hmb_open *slots;
+	uint64_t size; /* power of two */
+	uint64_t used;
+};
+
+/* Copy the begins with ref >= min_ref into an empty table; -ENOSPC if it is too small. */
+int hmb_open_rehash(const struct hmb_open_table *from, struct hmb_open_table *to, uint64_t min_ref);
+
+struct hmb_rules {
+	const uint16_t *index; /* by opcode, 65536 of them: which rule */
+	const struct hmb_rule *rules; /* rule 0: opcodes that the catalog does not know */
+	const uint8_t *texts;
+};
+
+/* A duration that became known after its event had left the buffer. */
+struct hmb_patch {
+	uint64_t position; /* payload position of the 8 bytes */
+	uint64_t duration;
+};
+
+enum hmb_encoding {
+	HMB_ENCODING_FLATBUF,
+	HMB_ENCODING_BINCODE,
+};
+
+struct hmb_event_maker {
+	struct hmb_rules rules;
+	struct hmb_open_table open;
+	uint64_t clock_mhz;
+	uint64_t position; /* payload position of the next event */
+	uint64_t records; /* wrap markers not counted */
+	uint64_t markers;
+	uint64_t events;
+	uint64_t pairs;
+	uint64_t unmatched_begins; /* superseded; those still open are in the table */
+	uint64_t unmatched_ends;
+	uint64_t short_payloads; /* too short for the key or duration field */
+	uint64_t saturated; /* values beyond 64 bits of cycles, or negative durations */
+	uint64_t cycles; /* largest start + duration */
+	uint64_t last_start;
+	uint32_t encoding; /* enum hmb_encoding */
+	uint32_t cores; /* largest cpu + 1 */
+	uint32_t unsorted; /* some event starts before its predecessor */
+	uint32_t pad;
+};
+
+/* Buffers of one step. */
+struct hmb_step {
+	const uint8_t *input; /* dump bytes, from the start of a record */
+	uint64_t input_len;
+	uint64_t consumed;
+	uint8_t *out;
+	uint64_t out_cap;
+	uint64_t out_len;
+	struct hmb_patch *patches;
+	uint64_t patches_cap;
+	uint64_t patches_len;
+};
+
+enum hmb_step_end {
+	HMB_STEP_INPUT, /* all whole records consumed */
+	HMB_STEP_OUTPUT, /* out or patches full */
+	HMB_STEP_TABLE, /* the table of open begins must grow */
+};
+
+/* Dump records to events (SPEC P6). enum hmb_step_end, or -EBADMSG: no record at input + consumed. */
+int hmb_make_events(struct hmb_event_maker *maker, struct hmb_step *step);
+
+/* 24 bytes, packed: what flatbuf has on disk. */
+struct hmb_flat_event {
+	uint8_t core_id[4];
+	uint8_t start_cycle[8];
+	uint8_t duration[8];
+	uint8_t event_type_id[4];
+};
+
+/* A bincode event whose strings are more than a known event_type. Offsets into the payload. */
+struct hmb_event_strings {
+	uint64_t type_offset;
+	uint64_t type_length;
+	uint64_t api_offset;
+	uint64_t api_length;
+	uint32_t row;
+	uint32_t has_api;
+	uint32_t known_type;
+	uint32_t pad;
+};
+
+enum hmb_bincode_fault {
+	HMB_FAULT_NONE,
+	HMB_FAULT_TORN, /* value: bytes needed */
+	HMB_FAULT_TYPE_LENGTH, /* value: length found */
+	HMB_FAULT_API_LENGTH,
+	HMB_FAULT_TYPE_UTF8,
+	HMB_FAULT_API_UTF8,
+	HMB_FAULT_TAG, /* value: tag found */
+};
+
+struct hmb_bincode {
+	uint64_t position; /* in the payload; advanced */
+	uint64_t left; /* events still to come; counted down */
+	uint64_t fault_offset;
+	uint64_t fault_value;
+	uint32_t fault; /* enum hmb_bincode_fault */
+	uint32_t last; /* 0: go on with the next call */
+	uint64_t strings_len; /* filled by this call */
+};
+
+/* event_type_id of events whose event_type is none that is known. */
+uint32_t hmb_event_type_other(void);
+/*
+ * Up to cap events from payload[0..n) at bincode->position. Returns their number, or -EBADMSG
+ * (fault says what, events before it are counted in *done). strings may be NULL, else cap of them.
+ */
+int64_t hmb_bincode_read(struct hmb_bincode *bincode, const uint8_t *payload, uint64_t n,
+			 struct hmb_flat_event *events, uint64_t cap,
+			 struct hmb_event_strings *strings, uint64_t *done);
+/* Events to bincode without api names; out must hold n * hmb_bincode_most() bytes. Returns bytes. */
+uint64_t hmb_bincode_write(const struct hmb_flat_event *events, uint64_t n, uint8_t *out);
+uint64_t hmb_bincode_most(void);
+
+/* One sorted run that is merged; the caller refills it. */
+struct hmb_run {
+	const struct hmb_flat_event *next;
+	const struct hmb_flat_event *end;
+	uint64_t more; /* events of the run that are not in memory yet */
+};
+
+/*
+ * Merge up to cap events by start_cycle, ties by run. Stops when a run must be refilled
+ * (*refill: its index, else count). order: scratch for count numbers. Returns events written.
+ */
+uint64_t hmb_events_merge(struct hmb_run *runs, uint64_t count, uint64_t *order,
+			  struct hmb_flat_event *out, uint64_t cap, uint64_t *refill);
+/* Events until the first that starts before its predecessor; n if they are sorted. */
+uint64_t hmb_events_sorted(const struct hmb_flat_event *events, uint64_t n);
+/* First row whose core_id is `word`, from `row` on; n if there is none. */
+uint64_t hmb_events_find_core(const struct hmb_flat_event *events, uint64_t row, uint64_t n,
+			      uint32_t word);
+
+/* A begin and its end. */
+struct hmb_match {
+	uint64_t begin_row;
+	uint64_t end_row;
+	uint64_t begin_ts_ns;
+	uint64_t end_ts_ns;
+	uint64_t key;
+	uint16_t begin_opcode;
+	uint16_t end_opcode;
+	uint8_t begin_cpu;
+	uint8_t end_cpu;
+	uint16_t pair;
+};
+
+/* A begin without an end, or an end without a begin. */
+struct hmb_single {
+	uint64_t row;
+	uint64_t ts_ns;
+	uint64_t key;
+	uint16_t opcode;
+	uint8_t cpu;
+	uint8_t is_end;
+	uint32_t pair;
+};
+
+/* Columns of a batch. */
+struct hmb_pair_rows {
+	const uint8_t *payloads; /* payload of row i begins at payloads + payload_at[i] */
+	const uint64_t *payload_at;
+	const uint64_t *ts_ns;
+	const uint16_t *opcode;
+	const uint8_t *cpu;
+	const uint8_t *flags;
+	const uint16_t *payload_len;
+	uint64_t rows;
+	uint64_t done; /* rows taken */
+	uint64_t row_base; /* number of row 0 in the whole stream */
+	struct hmb_match *matches; /* room for every row */
+	uint64_t matches_len;
+	struct hmb_single *singles; /* room for every row */
+	uint64_t singles_len;
+};
+
+/* 0: all rows done; HMB_STEP_TABLE: the table must grow first. */
+int hmb_pair_rows(const struct hmb_rules *rules, struct hmb_open_table *open,
+		  struct hmb_pair_rows *batch);

@@ -5,7 +5,7 @@
  * A pass copies a window of the ring into the sink, looks at head again, and
  * only then judges the private copy: the device may change ring memory under
  * us at any time.  A window never goes beyond the lap's end, except for the
- * rest of a record that straddles it.
+ * rest of a record that straddles it; head is looked at once more for that.
  */
 #include <string.h>
 
@@ -42,7 +42,7 @@ static uint64_t choose_window(const struct pass *pass)
 static void quarantine(struct pass *pass)
 {
 	pass->state->counters.overruns++;
-	pass->state->resync = 1;
+	pass->state->resync = HMB_REJECT_DAMAGED;
 	pass->state->damaged_bytes += pass->copied - pass->start;
 	emit(pass, HMB_EV_OVERRUN, pass->cursor, NULL, 0)->a = pass->head;
 	reject(pass, HMB_REJECT_OVERRUN, pass->copied - pass->start);
@@ -75,23 +75,61 @@ static void finish(struct pass *pass)
 	note_index(pass);
 }
 
-/* Copy the window, then look again (R7): 0, or -errno with nothing taken. */
-static int copy_window(struct pass *pass, uint64_t header_tail)
+static void copy_window(struct pass *pass)
 {
-	const struct hmb_ring_hdr *hdr = ring_header(pass->ring);
-	uint64_t window = choose_window(pass), head;
+	uint64_t window = choose_window(pass);
 
 	copy_ring(pass->ring, pass->buffer, pass->start, window);
 	pass->copied = pass->start + window;
 	pass->window_end = pass->copied;
+}
+
+/* R6, R7, after reading the ring: 1 when it may have been overwritten meanwhile, or -ESTALE. */
+static int look_again(const struct pass *pass, uint64_t header_tail, uint64_t *head)
+{
 	/* Pairs with the firmware's barrier B': what it overwrote, it announced by head first. */
-	head = hmb_load_after_copy(&hdr->head);
-	if (!header_is_ours(pass->ring, header_tail) || !reached(head, pass->head))
+	*head = hmb_load_after_copy(&ring_header(pass->ring)->head);
+	if (!header_is_ours(pass->ring, header_tail) || !reached(*head, pass->head))
 		return -ESTALE;
-	if (head - pass->start > pass->ring->ring_size) {
-		pass->head = head;
-		quarantine(pass);
-	}
+	return *head - pass->start > pass->ring->ring_size;
+}
+
+/*
+ * Judge the copy, then look again: a straddled record's rest and successors
+ * beyond the window were read while judging.  1: overrun, all of it undone.
+ */
+static int judge_safely(struct pass *pass, uint64_t header_tail, uint64_t *head)
+{
+	struct hmb_state before = *pass->state;
+	uint64_t events_len = pass->sink->events_len;
+	int err = judge(pass);
+	int again = look_again(pass, header_tail, head);
+
+	if (again <= 0)
+		return again < 0 ? again : err;
+	*pass->state = before;
+	pass->sink->events_len = events_len;
+	pass->cursor = pass->start;
+	pass->run = pass->start;
+	pass->out = 0;
+	copy_window(pass);
+	return 1;
+}
+
+/* Take a window of the ring: 0, or -errno with nothing taken. */
+static int take_window(struct pass *pass, uint64_t header_tail)
+{
+	uint64_t head;
+	int result;
+
+	copy_window(pass);
+	result = look_again(pass, header_tail, &head);
+	if (!result)
+		result = judge_safely(pass, header_tail, &head);
+	if (result <= 0)
+		return result;
+	pass->head = head;
+	quarantine(pass);
 	return 0;
 }
 
@@ -115,9 +153,7 @@ int64_t hmb_collect_upto(const struct hmb_ring *ring, struct hmb_state *state,
 	observe_reserved(&pass);
 	if (head == state->tail)
 		return 0;
-	err = copy_window(&pass, header_tail);
-	if (!err)
-		err = judge(&pass);
+	err = take_window(&pass, header_tail);
 	if (err)
 		return err;
 	finish(&pass);

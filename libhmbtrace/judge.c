@@ -277,7 +277,8 @@ static int resumes_at(const struct pass *pass, uint64_t cursor)
 	if (!valid_at(pass, cursor, &hdr))
 		return 0;
 	ahead = hdr.seq - state->last_seq;
-	if (state->have_seq && (ahead == 0 || ahead >= HMB_HALF_SEQ))
+	/* R3.4: after a marker, the record that it announced has the marker's own seq. */
+	if (state->have_seq && ((ahead == 0 && !state->after_marker) || ahead >= HMB_HALF_SEQ))
 		return 0;
 	return continues(pass, cursor, &hdr);
 }
@@ -292,7 +293,7 @@ static enum outcome resync(struct pass *pass, uint16_t reason, uint64_t from)
 	while (c != limit && !resumes_at(pass, c))
 		c += HMB_RECORD_ALIGN;
 	/* At the limit nobody has looked yet: the next step, or the next pass, begins there. */
-	pass->state->resync = c == limit;
+	pass->state->resync = c == limit ? (uint8_t)reason : 0;
 	pass->state->damaged_bytes += c - pass->cursor;
 	if (c != pass->cursor)
 		reject(pass, reason, c - pass->cursor);
@@ -317,15 +318,16 @@ static enum outcome step(struct pass *pass)
 	if (event_room(pass->sink) < 2 * HMB_EVENT_SLACK)
 		return NO_ROOM;
 	if (pass->state->resync)
-		return resync(pass, HMB_REJECT_DAMAGED, pass->cursor);
+		return resync(pass, pass->state->resync, pass->cursor);
 	if (left < HMB_RECORD_HDR_SIZE)
 		return take_gap(pass, left);
+	/* One read of a header decides, and is the one that is kept (R8). */
+	if (pass->head - pass->cursor >= sizeof(hdr))
+		extend_copy(pass, pass->cursor + sizeof(hdr));
 	if (!valid_at(pass, pass->cursor, &hdr))
 		return enter_resync(pass, HMB_REJECT_DAMAGED);
-	if (hdr.flags & HMB_MARKER) {
-		extend_copy(pass, pass->cursor + sizeof(hdr));
+	if (hdr.flags & HMB_MARKER)
 		return take_marker(pass, (struct hmb_record_hdr *)at(pass, pass->cursor));
-	}
 	extend_copy(pass, pass->cursor + record_span(&hdr));
 	if (!confirmed(pass, &hdr) && swallows_next(pass, &hdr))
 		return enter_resync(pass, HMB_REJECT_LYING_LENGTH);
@@ -346,7 +348,8 @@ static int plain_run_possible(const struct hmb_state *state)
  */
 static void take_plain_run(struct pass *pass)
 {
-	const uint8_t *limit = at(pass, pass->copied);
+	/* Not pass->copied: that may reach over the lap's end, where other rules hold. */
+	const uint8_t *limit = at(pass, pass->window_end);
 	struct hmb_record_hdr *hdr = (void *)at(pass, pass->cursor), *next;
 	uint64_t head_room = pass->head - pass->cursor; /* from hdr on */
 	uint64_t records = 0, span, ts_ns = pass->state->last_ts_ns;

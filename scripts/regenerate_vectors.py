@@ -27,8 +27,8 @@ from tests.oracle.sequence import Gap  # noqa: E402
 from tests.oracle.wire import HEADER, decode  # noqa: E402
 
 HOME = ROOT / "docs" / "test-vectors" / "v1"
+EXPECT = ".expect.json"  # not .json: that would be the sidecar of the dumps here
 AREA_AT = 0x40
-RING_NAMES = ("ring_size", "head", "tail", "flags")
 TROUBLE = (
     *("wrap_markers", "partial_markers", "plain_gaps", "straddled", "truncated", "gaps", "lost"),
     *("duplicates", "sequence_resets", "resyncs", "lying_lengths", "unknown_flags"),
@@ -163,7 +163,7 @@ def dump_vector(case: cases.DumpVector) -> dict[str, Any]:
                 "records": len(account.records),
                 "wrap_markers": len(account.markers),
                 "truncated": account.truncated,
-                "bytes": len(case.dump),
+                "bytes": account.offset,
                 **span_of(account),
                 "gaps": len(account.gaps),
                 "lost": account.lost,
@@ -171,7 +171,7 @@ def dump_vector(case: cases.DumpVector) -> dict[str, Any]:
                 "sequence_resets": account.sequence_resets,
                 "complete": account.complete,
             },
-            "fnv64": fnv64(case.dump),
+            "fnv64": fnv64(case.dump[: account.offset]),
             "error": account.error and {"missing": account.error, "offset": account.offset},
             "records": [entry_json(entry) for entry in account.records],
             "markers": [entry_json(entry) for entry in account.markers],
@@ -191,18 +191,18 @@ def build() -> Files:
     for ring in cases.rings():
         files |= {
             f"{ring.name}.bin": ring.region,
-            f"{ring.name}.json": as_file(ring, ring_vector(ring)),
+            f"{ring.name}{EXPECT}": as_file(ring, ring_vector(ring)),
         }
     for refused in cases.refusals():
         body = refused_vector(refused)
         files |= {
             f"{refused.name}.bin": refused.region,
-            f"{refused.name}.json": as_file(refused, body),
+            f"{refused.name}{EXPECT}": as_file(refused, body),
         }
     for dump in cases.dumps():
         files |= {
             f"{dump.name}.bin": dump.dump,
-            f"{dump.name}.json": as_file(dump, dump_vector(dump)),
+            f"{dump.name}{EXPECT}": as_file(dump, dump_vector(dump)),
         }
     return files
 
@@ -211,7 +211,7 @@ def main(args: Sequence[str]) -> int:
     home = Path(args[0]) if args else HOME
     home.mkdir(parents=True, exist_ok=True)
     files = build()
-    for stale in {path.name for path in home.glob("*.bin")} | {p.name for p in home.glob("*.json")}:
+    for stale in {path.name for path in home.iterdir()}:
         if stale not in files:
             (home / stale).unlink()
     for name, content in files.items():

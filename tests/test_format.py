@@ -13,22 +13,28 @@ from typing import Any
 
 import pytest
 
+from hmb_trace import attach
 from hmb_trace._core import ffi, lib
+from hmb_trace.cli import main
+from hmb_trace.errors import HmbTraceError, InvalidDataError
 from hmb_trace.testing import without_tail
 from tests.oracle.collect import Consumer, InvalidCursorsError, Reject, joined
 from tests.oracle.dump import Account, Entry, read_dump
-from tests.oracle.native import AVAILABLE, NativeConsumer
+from tests.oracle.native import NativeConsumer
 from tests.oracle.sequence import Gap
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "docs" / "test-vectors" / "v1"
-VECTORS = {path.stem: json.loads(path.read_text()) for path in sorted(HOME.glob("*.json"))}
+EXPECT = ".expect.json"
+VECTORS = {
+    path.name.removesuffix(EXPECT): json.loads(path.read_text())
+    for path in sorted(HOME.glob(f"*{EXPECT}"))
+}
 AREA_AT = 0x40
 
 RINGS = [name for name, v in VECTORS.items() if "dump" in v["expect"]]
 REFUSED = [name for name, v in VECTORS.items() if "refusal" in v["expect"]]
 DUMPS = [name for name, v in VECTORS.items() if v["kind"] == "dump"]
-library = pytest.mark.skipif(not AVAILABLE, reason="libhmbtrace without hmb_collect")
 FIELDS = {
     "magic": lib.HMB_FIELD_MAGIC,
     "version": lib.HMB_FIELD_VERSION,
@@ -99,7 +105,6 @@ def test_ring_by_the_oracle(name: str) -> None:
     assert_drained(name, consumer)
 
 
-@library
 @pytest.mark.parametrize("name", RINGS)
 def test_ring_by_the_library(name: str) -> None:
     region = bytearray(content(name))
@@ -107,6 +112,34 @@ def test_ring_by_the_library(name: str) -> None:
     consumer.collect()
     assert_drained(name, consumer)
     assert without_tail(region) == without_tail(content(name))
+
+
+@pytest.mark.parametrize("name", [name for name in RINGS if not keeps_unknown_flags(name)])
+def test_ring_by_attach(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "ring"
+    path.write_bytes(content(name))
+    dumped, tail = b"", None
+    with attach(path) as ring:
+        while tail != ring.view().tail:
+            tail = ring.view().tail
+            dumped += ring.collect()[0]
+        counters = {key: ring.counters[key] for key in expected(name)["counters"]}
+    assert dumped.hex(" ", 32) == dump_of(name).hex(" ", 32)
+    assert counters == expected(name)["counters"]
+    assert without_tail(path.read_bytes()) == without_tail(content(name))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusal_r1_r2_by_attach(name: str, tmp_path: Path) -> None:
+    refusal = expected(name)["refusal"]
+    path = tmp_path / "ring"
+    path.write_bytes(content(name))
+    with pytest.raises(HmbTraceError) as caught, attach(path) as ring:
+        ring.collect()
+    assert caught.value.exit_code == refusal["exit_code"]
+    assert refusal["field"] in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert path.read_bytes() == content(name)
 
 
 @pytest.mark.parametrize("name", RINGS)
@@ -117,7 +150,6 @@ def test_ring_dump_read_back_by_the_oracle(name: str) -> None:
     assert [as_json(entry) for entry in account.markers] == expected(name)["markers"]
 
 
-@library
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusal_r1_r2_by_the_library(name: str) -> None:
     refusal = expected(name)["refusal"]
@@ -157,3 +189,18 @@ def account_json(account: Account) -> dict[str, Any]:
         "sequence_resets": account.sequence_resets,
         "complete": account.complete,
     }
+
+
+@pytest.mark.parametrize("name", DUMPS)
+def test_dump_by_info(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    want = expected(name)
+    code = main(["info", "--json", "--checksum", str(HOME / f"{name}.bin")])
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert {key: found[key] for key in want["info"]} == want["info"]
+    assert found["fnv64"] == int(want["fnv64"], 16)
+    assert code == (InvalidDataError.exit_code if want["error"] else 0)
+    if want["error"]:
+        assert found["offset"] == want["error"]["offset"]
+        assert str(want["error"]["offset"]) in err
+        assert err.count("\n") == 1

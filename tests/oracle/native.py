@@ -17,7 +17,6 @@ HEAD_AT = 0x10
 TAIL_AT = 0x18
 FLAGS_AT = 0x20
 AREA_AT = 0x40
-AVAILABLE = hasattr(lib, "hmb_collect")
 REASONS = {
     1: "damaged",
     2: "lying-length",
@@ -116,7 +115,7 @@ class NativeConsumer:
     def _pass(self) -> int:
         sink, data, events = self._sink()
         before = self.state.tail
-        taken: int = lib.hmb_collect(self.ring, self.state, self.options, sink)
+        taken: int = lib.hmb_collect(self.ring, self.state, self.options, sink, ffi.NULL)
         if taken < 0:
             raise OSError(-taken, "hmb_collect")
         self.dump += ffi.buffer(data, sink.data_len)

@@ -82,7 +82,9 @@ class Window:
 
     def read(self, at: int, n: int) -> bytes:
         """n bytes from a cursor on, across the ring end if need be."""
-        return bytes(self.area[(at + i) % self.ring_size] for i in range(n))
+        offset = at % self.ring_size
+        first = self.area[offset : offset + n]
+        return first + self.area[: n - len(first)]
 
     def header(self, at: int) -> Header | None:
         """The valid header at a cursor, or None (ruling 1)."""

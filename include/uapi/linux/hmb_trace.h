@@ -15,6 +15,7 @@
 #include <linux/types.h>
 #else
 typedef __UINT8_TYPE__ __u8;
+typedef __UINT16_TYPE__ __u16;
 typedef __UINT16_TYPE__ __le16;
 typedef __UINT32_TYPE__ __u32;
 typedef __UINT32_TYPE__ __le32;

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+/* flatbuf events: order, and the merge of sorted runs. */
+#include <string.h>
+
+#include "core.h"
+
+static inline uint64_t start_of(const struct hmb_flat_event *event)
+{
+	uint64_t start;
+
+	memcpy(&start, event->start_cycle, sizeof(start));
+	return start;
+}
+
+uint64_t hmb_events_sorted(const struct hmb_flat_event *events, uint64_t n)
+{
+	for (uint64_t i = 1; i < n; i++)
+		if (start_of(&events[i]) < start_of(&events[i - 1]))
+			return i;
+	return n;
+}
+
+uint64_t hmb_events_find_core(const struct hmb_flat_event *events, uint64_t row, uint64_t n,
+			      uint32_t word)
+{
+	while (row < n && memcmp(events[row].core_id, &word, sizeof(word)))
+		row++;
+	return row;
+}
+
+/* The runs as a heap by their next start_cycle, ties by index: runs[order[0]] is the least. */
+struct heap {
+	struct hmb_run *runs;
+	uint64_t *order;
+	uint64_t count;
+};
+
+static inline int before(const struct heap *heap, uint64_t a, uint64_t b)
+{
+	uint64_t start_a = start_of(heap->runs[a].next), start_b = start_of(heap->runs[b].next);
+
+	return start_a < start_b || (start_a == start_b && a < b);
+}
+
+static void sift(struct heap *heap, uint64_t i)
+{
+	uint64_t moved = heap->order[i], child;
+
+	while ((child = 2 * i + 1) < heap->count) {
+		if (child + 1 < heap->count &&
+		    before(heap, heap->order[child + 1], heap->order[child]))
+			child++;
+		if (!before(heap, heap->order[child], moved))
+			break;
+		heap->order[i] = heap->order[child];
+		i = child;
+	}
+	heap->order[i] = moved;
+}
+
+/* The least of the runs but the first of the heap, or the first itself. */
+static uint64_t second(const struct heap *heap)
+{
+	if (heap->count < 2)
+		return heap->order[0];
+	if (heap->count > 2 && before(heap, heap->order[2], heap->order[1]))
+		return heap->order[2];
+	return heap->order[1];
+}
+
+/* Runs hardly overlap as a rule: copy from the least one until the next one has its turn. */
+static uint64_t copy_least(struct heap *heap, struct hmb_flat_event *out, uint64_t room)
+{
+	uint64_t least = heap->order[0], rival = second(heap), n = 0;
+	struct hmb_run *run = &heap->runs[least];
+
+	while (n < room && run->next < run->end && (rival == least || before(heap, least, rival)))
+		out[n++] = *run->next++;
+	return n;
+}
+
+static uint64_t fill_heap(struct heap *heap, uint64_t count)
+{
+	for (uint64_t i = 0; i < count; i++) {
+		if (heap->runs[i].next < heap->runs[i].end)
+			heap->order[heap->count++] = i;
+		else if (heap->runs[i].more)
+			return i;
+	}
+	for (uint64_t i = heap->count / 2; i-- > 0;)
+		sift(heap, i);
+	return count;
+}
+
+uint64_t hmb_events_merge(struct hmb_run *runs, uint64_t count, uint64_t *order,
+			  struct hmb_flat_event *out, uint64_t cap, uint64_t *refill)
+{
+	struct heap heap = { runs, order, 0 };
+	uint64_t n = 0;
+
+	*refill = fill_heap(&heap, count);
+	if (*refill != count)
+		return 0;
+	while (heap.count && n < cap) {
+		const struct hmb_run *run = &runs[heap.order[0]];
+
+		n += copy_least(&heap, out + n, cap - n);
+		if (run->next == run->end) {
+			if (run->more) {
+				*refill = heap.order[0];
+				break;
+			}
+			heap.order[0] = heap.order[--heap.count];
+		}
+		if (heap.count)
+			sift(&heap, 0);
+	}
+	return n;
+}

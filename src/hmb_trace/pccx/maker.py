@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dump records to the events of flatbuf and bincode payloads (SPEC P6), streaming.
+
+A begin's event is written where the begin stands; when its end comes, the duration is put
+there. So events keep the order of the records, and memory does not grow with a dump.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hmb_trace._core import ffi, lib
+from hmb_trace.catalog import Catalog
+from hmb_trace.errors import InvalidDataError
+from hmb_trace.pccx.events import BINCODE_HEAD
+from hmb_trace.pccx.output import PayloadWriter
+from hmb_trace.pccx.rules import OpenTable, Rules
+
+_OUT_BYTES = 4 << 20
+_PATCHES = 1 << 16
+_PATCH_DTYPE = np.dtype([("position", "<u8"), ("duration", "<u8")])
+_ENCODINGS = {"flatbuf": lib.HMB_ENCODING_FLATBUF, "bincode": lib.HMB_ENCODING_BINCODE}
+
+
+@dataclass(frozen=True)
+class MakerCounts:
+    """What became of the records. Every record is an event, or the end of a pair."""
+
+    records: int
+    events: int
+    pairs: int
+    unmatched_begins: int
+    unmatched_ends: int
+    short_payloads: int
+    saturated: int
+
+    def warnings(self) -> list[str]:
+        """What a user must know, one line each."""
+        texts = {
+            "unmatched_begins": "begins without an end are kept with duration 0",
+            "unmatched_ends": "ends without a begin are kept with duration 0",
+            "short_payloads": "payloads are too short for the field that the catalog names",
+            "saturated": "values beyond 64 bits of cycles (or negative) were cut to the limit",
+        }
+        return [f"{getattr(self, k)} {text}" for k, text in texts.items() if getattr(self, k)]
+
+
+class EventMaker:
+    """Turns dump bytes into events and appends them to a payload.
+
+    Args:
+        writer: takes the payload; must be empty.
+        encoding: flatbuf or bincode.
+        catalog: None makes every record an UNKNOWN event.
+        clock_mhz: start_cycle = ts_ns * clock_mhz / 1000, exact.
+        api_names: bincode events carry the catalog's event name as api_name.
+    """
+
+    def __init__(
+        self,
+        writer: PayloadWriter,
+        encoding: str,
+        catalog: Catalog | None,
+        clock_mhz: int,
+        *,
+        api_names: bool = False,
+    ) -> None:
+        self._writer = writer
+        self._bincode = encoding == "bincode"
+        self._rules = Rules(catalog, clock_mhz, api_names=api_names)
+        self._open = OpenTable()
+        self._out = np.empty(_OUT_BYTES, np.uint8)
+        self._patches = np.empty(_PATCHES, _PATCH_DTYPE)
+        self.c = ffi.new("struct hmb_event_maker *")
+        self.c.rules, self.c.open = self._rules.c[0], self._open.c[0]
+        self.c.clock_mhz, self.c.encoding = clock_mhz, _ENCODINGS[encoding]
+        self._given_up = 0
+        if self._bincode:
+            writer.write(BINCODE_HEAD.pack(0, 0))
+            self.c.position = BINCODE_HEAD.size
+
+    def feed(self, data: memoryview) -> None:
+        """Take whole records.
+
+        Raises:
+            InvalidDataError: they are not.
+        """
+        step = self._step(data)
+        while True:
+            end = lib.hmb_make_events(self.c, step)
+            if end == lib.HMB_STEP_TABLE:
+                self._given_up += len(self._open.make_room(self.c.open))
+                continue
+            self._flush(step)
+            if end != lib.HMB_STEP_OUTPUT:
+                break
+        if step.consumed != len(data):
+            raise InvalidDataError(f"no whole record at byte {step.consumed} of a batch")
+
+    def _step(self, data: memoryview) -> Any:
+        step = ffi.new("struct hmb_step *")
+        step.input = ffi.cast("uint8_t *", ffi.from_buffer(data))
+        step.input_len = len(data)
+        step.out, step.out_cap = ffi.cast("uint8_t *", self._out.ctypes.data), len(self._out)
+        step.patches = ffi.cast("struct hmb_patch *", self._patches.ctypes.data)
+        step.patches_cap = len(self._patches)
+        return step
+
+    def _flush(self, step: Any) -> None:
+        if step.out_len:
+            self._writer.write(self._out[: step.out_len].data)
+        for position, duration in self._patches[: step.patches_len].tolist():
+            self._writer.patch(position, duration.to_bytes(8, "little"))
+        step.out_len = step.patches_len = 0
+
+    def finish(self) -> MakerCounts:
+        """No more records: fill in bincode's head, count the begins that still wait."""
+        if self._bincode:
+            self._writer.patch(0, BINCODE_HEAD.pack(self.c.cycles, self.c.events))
+        waiting = self._given_up + int(self.c.open.used)
+        return MakerCounts(
+            records=self.c.records,
+            events=self.c.events,
+            pairs=self.c.pairs,
+            unmatched_begins=self.c.unmatched_begins + waiting,
+            unmatched_ends=self.c.unmatched_ends,
+            short_payloads=self.c.short_payloads,
+            saturated=self.c.saturated,
+        )
+
+    @property
+    def sorted(self) -> bool:
+        """Whether every event starts no earlier than the one before it."""
+        return not self.c.unsorted

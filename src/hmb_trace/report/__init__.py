@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTML report: one self-contained file about any number of dumps."""
+
+from __future__ import annotations
+
+import os
+
+from hmb_trace.dump import Dump
+from hmb_trace.report.gather import Gatherer
+from hmb_trace.report.latency import Latencies
+from hmb_trace.report.names import Names
+from hmb_trace.report.page import render
+
+__all__ = ["build"]
+
+
+def build(dump: Dump, *, title: str, catalog: str | os.PathLike[str] | None = None) -> str:
+    """The report on a dump as one HTML page.
+
+    Args:
+        dump: read once, in bounded memory.
+        title: the heading.
+        catalog: a TOML catalog that names opcodes and pairs events.
+
+    Raises:
+        HmbTraceError: a file cannot be read, or the catalog is wrong. A dump that is
+            truncated or damaged gives a page that says so.
+    """
+    names = Names()
+    return render(Gatherer(dump, Latencies()).run(), names, title)
