@@ -64,9 +64,9 @@ void sim_count_record(struct hmb_sim *sim, const struct sim_record *record, int 
 static void count_partial(struct hmb_sim *sim, const struct hmb_record_hdr *marker, uint64_t left)
 {
 	struct hmb_record_hdr whole = { .magic = marker->magic,
-		                        .seq = marker->seq,
-		                        .ts_ns = left > 8 ? marker->ts_ns : sim->seen_ts_ns,
-		                        .flags = HMB_REC_FLAG_WRAP_MARKER };
+					.seq = marker->seq,
+					.ts_ns = left > 8 ? marker->ts_ns : sim->seen_ts_ns,
+					.flags = HMB_REC_FLAG_WRAP_MARKER };
 
 	sim->epoch.partial_markers++;
 	sim->epoch.bytes += sizeof(whole);
@@ -103,9 +103,9 @@ void sim_log_state(struct hmb_sim *sim)
 		return;
 	log->entries[log->count++ % log->capacity] =
 		(struct sim_log_entry){ .end = sim->producer.head,
-		                        .fnv_total = sim->fnv_total,
-		                        .seen_ts_ns = sim->seen_ts_ns,
-		                        .counts = sim->epoch };
+					.fnv_total = sim->fnv_total,
+					.seen_ts_ns = sim->seen_ts_ns,
+					.counts = sim->epoch };
 }
 
 /* Everything but the ends of the range and the hash is a plain sum. */

@@ -36,7 +36,7 @@ static int has_room(struct hmb_sim *sim, uint32_t need)
 	if (sim->config.wrap == HMB_SIM_WRAP_STRADDLE)
 		return has_room_straddling(sim, need);
 	return hmb_producer_has_room(&sim->producer, sim->next.hdr.ts_ns,
-	                             sim->next.hdr.payload_len);
+				     sim->next.hdr.payload_len);
 }
 
 static void note_marker(struct hmb_sim *sim, uint64_t cursor, uint64_t left)
@@ -86,7 +86,7 @@ static void place_contiguous(struct hmb_sim *sim, uint32_t need)
 {
 	const struct hmb_record_hdr *hdr = &sim->next.hdr;
 	void *payload = hmb_producer_begin(&sim->producer, hdr->ts_ns, hdr->opcode, hdr->cpu,
-	                                   hdr->flags, hdr->payload_len);
+					   hdr->flags, hdr->payload_len);
 
 	memcpy(payload, sim->next.payload, need - HMB_RECORD_HDR_SIZE);
 }

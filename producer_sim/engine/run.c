@@ -9,9 +9,9 @@
 #define BATCH 256u /* records between two looks at the clock */
 #define SECOND 1000000000u
 #define LONGEST_NAP 20000000u /* 20 ms: how late a stop may be */
-#define ROOM_NAP 20000u       /* 20 us: a consumer frees room in batches */
-#define SHORTEST_NAP 50000u   /* 50 us: below, naps cost more than they save */
-#define DEBT 4u               /* after a stall at most 1/4 s of records comes at once */
+#define ROOM_NAP 20000u /* 20 us: a consumer frees room in batches */
+#define SHORTEST_NAP 50000u /* 50 us: below, naps cost more than they save */
+#define DEBT 4u /* after a stall at most 1/4 s of records comes at once */
 
 static uint64_t now_ns(void)
 {
@@ -79,7 +79,7 @@ struct hmb_sim *hmb_sim_new(const struct hmb_sim_config *config)
 	begin_clock(sim);
 	if (begin_source(sim) || begin_log(sim) ||
 	    hmb_producer_init(&sim->producer, config->base, config->ring_size, config->start_cursor,
-	                      config->start_seq)) {
+			      config->start_seq)) {
 		hmb_sim_free(sim);
 		return NULL;
 	}
@@ -104,8 +104,8 @@ void hmb_sim_stop(struct hmb_sim *sim)
 static void restart_pace(struct hmb_sim *sim, uint64_t now)
 {
 	sim->pace = (struct sim_pace){ .origin_ns = now,
-		                       .origin_produced = sim->produced,
-		                       .started = 1 };
+				       .origin_produced = sim->produced,
+				       .started = 1 };
 }
 
 static uint64_t burst(const struct hmb_sim *sim)
@@ -135,7 +135,7 @@ static uint64_t allowance(struct hmb_sim *sim, uint64_t now, uint64_t *next_ns)
 	owed = due(sim, now);
 	if (owed <= done) {
 		*next_ns = sim->pace.origin_ns +
-		           (uint64_t)((unsigned __int128)done * SECOND / sim->config.rate);
+			   (uint64_t)((unsigned __int128)done * SECOND / sim->config.rate);
 		return 0;
 	}
 	if (owed - done > sim->config.rate / DEBT + 2 * burst(sim))

@@ -7,25 +7,25 @@
  */
 
 enum hmb_sim_wrap {
-	HMB_SIM_WRAP_MARKER,     /* the reference producer (R3) */
-	HMB_SIM_WRAP_STRADDLE,   /* only the header is guarded: a payload may cross the ring end */
+	HMB_SIM_WRAP_MARKER, /* the reference producer (R3) */
+	HMB_SIM_WRAP_STRADDLE, /* only the header is guarded: a payload may cross the ring end */
 	HMB_SIM_WRAP_SEQ_MARKER, /* markers consume a sequence number */
 };
 
 enum hmb_sim_source {
-	HMB_SIM_TABLE,  /* weighted events with typed fields */
-	HMB_SIM_FTL,    /* a flash translation layer, event by event */
+	HMB_SIM_TABLE, /* weighted events with typed fields */
+	HMB_SIM_FTL, /* a flash translation layer, event by event */
 	HMB_SIM_REPLAY, /* the records of a dump */
 };
 
 enum hmb_sim_field_kind {
-	HMB_SIM_FIELD_RANDOM,  /* min..max, uniform */
+	HMB_SIM_FIELD_RANDOM, /* min..max, uniform */
 	HMB_SIM_FIELD_COUNTER, /* min, then one more each time, up to max and again */
-	HMB_SIM_FIELD_SKEWED,  /* min..max, small values far more often */
-	HMB_SIM_FIELD_KEY,     /* pairs end with the value that their begin had */
+	HMB_SIM_FIELD_SKEWED, /* min..max, small values far more often */
+	HMB_SIM_FIELD_KEY, /* pairs end with the value that their begin had */
 	HMB_SIM_FIELD_ELAPSED, /* of an end: nanoseconds since its begin */
-	HMB_SIM_FIELD_FLOAT,   /* min..max as integers, stored as a float of this size */
-	HMB_SIM_FIELD_TEXT,    /* letters, zero-filled */
+	HMB_SIM_FIELD_FLOAT, /* min..max as integers, stored as a float of this size */
+	HMB_SIM_FIELD_TEXT, /* letters, zero-filled */
 };
 
 /* A field of a payload, little-endian. Bytes not covered by a field are random. */
@@ -39,8 +39,8 @@ struct hmb_sim_field {
 
 struct hmb_sim_event {
 	uint16_t opcode;
-	uint8_t flags;   /* HMB_REC_FLAG_TRUNCATED or 0 */
-	uint8_t cpus;    /* cpu is drawn from 0..cpus-1 */
+	uint8_t flags; /* HMB_REC_FLAG_TRUNCATED or 0 */
+	uint8_t cpus; /* cpu is drawn from 0..cpus-1 */
 	uint32_t weight; /* 0: only as the end of a pair */
 	uint32_t payload_min;
 	uint32_t payload_max;
@@ -61,38 +61,38 @@ struct hmb_sim_config {
 	uint64_t start_cursor;
 	uint64_t start_ts_ns;
 	uint64_t seed;
-	uint64_t rate;   /* records per second, 0: as fast as it goes */
+	uint64_t rate; /* records per second, 0: as fast as it goes */
 	uint64_t gap_ns; /* firmware clock between records when rate is 0 */
-	uint64_t burst;  /* records that come together, 0 or 1: evenly */
+	uint64_t burst; /* records that come together, 0 or 1: evenly */
 	uint32_t ring_size;
 	uint32_t start_seq;
 	uint32_t source; /* enum hmb_sim_source */
-	uint32_t wrap;   /* enum hmb_sim_wrap */
+	uint32_t wrap; /* enum hmb_sim_wrap */
 	uint32_t event_count;
 	uint32_t field_count;
 	uint32_t block; /* 1: wait for room; 0: drop */
 	uint32_t drops_keep_seq;
-	uint32_t hash;       /* 1: FNV-1a of the dump bytes */
+	uint32_t hash; /* 1: FNV-1a of the dump bytes */
 	uint32_t real_clock; /* 1: ts_ns is CLOCK_MONOTONIC */
-	uint32_t keep_log;   /* 1: remember what was written up to where (hmb_sim_discard) */
+	uint32_t keep_log; /* 1: remember what was written up to where (hmb_sim_discard) */
 	uint32_t keep_unknown_flags; /* 1: a consumer with --unknown-flags keep is expected */
-	uint32_t renumber;           /* replay: 1: own sequence numbers; 0: those of the dump */
+	uint32_t renumber; /* replay: 1: own sequence numbers; 0: those of the dump */
 	uint32_t reserved;
 };
 
 /* What a dump must hold, and what a consumer must have counted. */
 struct hmb_sim_counts {
 	uint64_t records; /* wrap markers not counted */
-	uint64_t bytes;   /* wrap markers included */
+	uint64_t bytes; /* wrap markers included */
 	uint64_t fnv64;
-	uint64_t markers;         /* whole ones, 32 bytes */
+	uint64_t markers; /* whole ones, 32 bytes */
 	uint64_t partial_markers; /* completed to 32 bytes in the dump */
-	uint64_t plain_gaps;      /* lap ends without a marker */
+	uint64_t plain_gaps; /* lap ends without a marker */
 	uint64_t straddled;
 	uint64_t truncated;
-	uint64_t dropped;        /* between two published records */
+	uint64_t dropped; /* between two published records */
 	uint64_t dropped_unseen; /* before the first or after the last */
-	uint64_t drop_gaps;      /* runs of drops that a gap in seq shows */
+	uint64_t drop_gaps; /* runs of drops that a gap in seq shows */
 	uint64_t duplicates;
 	uint64_t sequence_resets;
 	uint64_t rejected_records; /* written, but spoilt on purpose */
@@ -108,37 +108,37 @@ struct hmb_sim_counts {
 };
 
 struct hmb_sim_stats {
-	uint64_t produced;   /* records generated: published, dropped or spoilt */
-	uint64_t published;  /* records now in, or through, the ring */
-	uint64_t drops;      /* all of this epoch, seen or not */
+	uint64_t produced; /* records generated: published, dropped or spoilt */
+	uint64_t published; /* records now in, or through, the ring */
+	uint64_t drops; /* all of this epoch, seen or not */
 	uint64_t blocked_ns; /* waited for room */
 	uint64_t head;
 	uint64_t tail;
 	uint64_t now_ns; /* firmware clock */
 	uint32_t ring_flags;
 	uint32_t blocked; /* waiting for room right now */
-	uint32_t seq;     /* of the next record */
+	uint32_t seq; /* of the next record */
 	uint32_t epoch;
 };
 
 enum hmb_sim_reason {
-	HMB_SIM_SLICE,   /* time is up, call again */
+	HMB_SIM_SLICE, /* time is up, call again */
 	HMB_SIM_REACHED, /* so many records were produced */
 	HMB_SIM_STOPPED, /* hmb_sim_stop() was called */
-	HMB_SIM_END,     /* the replay has no more records */
+	HMB_SIM_END, /* the replay has no more records */
 };
 
 enum hmb_sim_twist {
 	HMB_SIM_NO_TWIST,
 	HMB_SIM_CORRUPT_MAGIC,
 	HMB_SIM_OVERSIZE_LENGTH, /* payload_len 65535 */
-	HMB_SIM_LYING_LENGTH,    /* legal, but reaches into the next record */
-	HMB_SIM_TORN_RECORD,     /* its first 8 bytes never arrived */
-	HMB_SIM_UNKNOWN_FLAGS,   /* bits 2 and 7 */
+	HMB_SIM_LYING_LENGTH, /* legal, but reaches into the next record */
+	HMB_SIM_TORN_RECORD, /* its first 8 bytes never arrived */
+	HMB_SIM_UNKNOWN_FLAGS, /* bits 2 and 7 */
 	HMB_SIM_DUPLICATE_SEQ,
 	HMB_SIM_BACKWARD_SEQ,
 	HMB_SIM_DAMAGED_MARKER, /* of the next lap end: no magic */
-	HMB_SIM_DIRTY_MARKER,   /* of the next whole one: payload_len and unknown bits set */
+	HMB_SIM_DIRTY_MARKER, /* of the next whole one: payload_len and unknown bits set */
 };
 
 struct hmb_sim;
@@ -168,7 +168,7 @@ void hmb_sim_twist(struct hmb_sim *sim, uint32_t twist, uint64_t argument);
 int hmb_sim_twist_pending(const struct hmb_sim *sim);
 /* Where the last fault was put: its ring cursor, its seq, the bytes that must be rejected. */
 void hmb_sim_last_fault(const struct hmb_sim *sim, uint64_t *cursor, uint32_t *seq,
-                        uint64_t *bytes);
+			uint64_t *bytes);
 void hmb_sim_drop(struct hmb_sim *sim, uint64_t records);
 void hmb_sim_set_flags(struct hmb_sim *sim, uint32_t set, uint32_t clear);
 /* -EAGAIN: no room, or a place where a consumer would not look for a header. */

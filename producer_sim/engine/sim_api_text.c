@@ -3,8 +3,8 @@
 extern const char hmb_sim_api_text[];
 
 __asm__(".pushsection .rodata\n"
-        ".global hmb_sim_api_text\n"
-        "hmb_sim_api_text:\n"
-        ".incbin \"sim_api.h\"\n"
-        ".byte 0\n"
-        ".popsection\n");
+	".global hmb_sim_api_text\n"
+	"hmb_sim_api_text:\n"
+	".incbin \"sim_api.h\"\n"
+	".byte 0\n"
+	".popsection\n");

@@ -97,7 +97,7 @@ struct sim_fault {
 };
 
 struct sim_clock {
-	uint64_t now_ns;  /* virtual */
+	uint64_t now_ns; /* virtual */
 	uint64_t even_ns; /* as if records came evenly */
 	uint64_t step_ns;
 	uint64_t step_rest; /* of a nanosecond, in 1/rate */
@@ -113,7 +113,7 @@ struct sim_pace {
 };
 
 struct sim_table; /* table.c */
-struct sim_ftl;   /* ftl.c */
+struct sim_ftl; /* ftl.c */
 
 struct hmb_sim {
 	struct hmb_sim_config config;
@@ -125,7 +125,7 @@ struct hmb_sim {
 	uint32_t blocked;
 	uint32_t epoch_number;
 	uint32_t have_last; /* a record was published in this epoch */
-	uint64_t max_need;  /* bytes of the largest record so far */
+	uint64_t max_need; /* bytes of the largest record so far */
 	uint64_t produced;
 	uint64_t published;
 	uint64_t blocked_ns;
@@ -179,7 +179,7 @@ void sim_ftl_end(struct hmb_sim *sim);
 int sim_replay_next(struct hmb_sim *sim);
 /* Start sim->next: header set, payload unset but its padding zero. */
 void sim_stage(struct hmb_sim *sim, uint64_t time_ns, uint16_t opcode, uint8_t cpu, uint8_t flags,
-               uint32_t payload_len);
+	       uint32_t payload_len);
 void sim_fill_random(uint64_t *state, uint8_t *to, uint32_t bytes);
 /* One step of the virtual clock; the time of the next record. */
 uint64_t sim_clock_step(struct hmb_sim *sim);

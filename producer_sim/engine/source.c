@@ -22,18 +22,18 @@ void sim_fill_random(uint64_t *state, uint8_t *to, uint32_t bytes)
 }
 
 void sim_stage(struct hmb_sim *sim, uint64_t time_ns, uint16_t opcode, uint8_t cpu, uint8_t flags,
-               uint32_t payload_len)
+	       uint32_t payload_len)
 {
 	uint32_t need = sim_record_size(payload_len);
 
 	if (sim->config.real_clock)
 		time_ns = host_now_ns();
 	sim->next.hdr = (struct hmb_record_hdr){ .magic = HMB_RECORD_MAGIC,
-		                                 .ts_ns = time_ns + (uint64_t)sim->clock.shift_ns,
-		                                 .opcode = opcode,
-		                                 .cpu = cpu,
-		                                 .flags = flags,
-		                                 .payload_len = (uint16_t)payload_len };
+						 .ts_ns = time_ns + (uint64_t)sim->clock.shift_ns,
+						 .opcode = opcode,
+						 .cpu = cpu,
+						 .flags = flags,
+						 .payload_len = (uint16_t)payload_len };
 	if (payload_len & 7)
 		memset((uint8_t *)&sim->next + need - 8, 0, 8);
 }

@@ -6,7 +6,7 @@
 
 struct sim_table {
 	uint16_t lots[LOTS]; /* index of an event, as often as its weight says */
-	uint64_t *counters;  /* one a field */
+	uint64_t *counters; /* one a field */
 };
 
 static uint64_t total_weight(const struct hmb_sim_config *config)
@@ -120,9 +120,9 @@ static void fill_field(struct hmb_sim *sim, uint32_t index, uint64_t key, uint64
 		break;
 	case HMB_SIM_FIELD_FLOAT:
 		put_float(to, field->size,
-		          (double)field->min + (double)(field->max - field->min) *
-		                                       (double)(sim_random(&sim->random) >> 11) /
-		                                       9007199254740992.0);
+			  (double)field->min + (double)(field->max - field->min) *
+						       (double)(sim_random(&sim->random) >> 11) /
+						       9007199254740992.0);
 		break;
 	case HMB_SIM_FIELD_TEXT:
 		put_text(sim, to, field->size);
@@ -133,7 +133,7 @@ static void fill_field(struct hmb_sim *sim, uint32_t index, uint64_t key, uint64
 }
 
 static void emit(struct hmb_sim *sim, const struct hmb_sim_event *event, uint8_t cpu, uint64_t key,
-                 uint64_t since)
+		 uint64_t since)
 {
 	uint32_t length = event->payload_min;
 
@@ -157,7 +157,7 @@ static uint64_t draw_key(struct hmb_sim *sim, const struct hmb_sim_event *event)
 }
 
 static int plan_end(struct hmb_sim *sim, const struct hmb_sim_event *event, uint8_t cpu,
-                    uint64_t key)
+		    uint64_t key)
 {
 	uint64_t now = sim->clock.now_ns;
 	struct sim_planned end = {

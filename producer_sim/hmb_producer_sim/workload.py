@@ -22,23 +22,20 @@ draw = "uniform"           # uniform, skewed or counter
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hmb_trace import catalog as catalogs
 from hmb_trace import units
 from hmb_trace.errors import ConfigError, UsageError, from_os_error
 from hmb_trace.layout import RECORD_MAX_PAYLOAD
 
 BUILT_IN = ("ftl", "uniform", "burst")
 DIRECTORY = Path(__file__).with_name("workloads")
-_SIZES = {"u8": 1, "i8": 1, "u16": 2, "i16": 2, "u32": 4, "i32": 4, "u64": 8, "i64": 8}
-_FLOATS = {"f32": 4, "f64": 8}
-_ARRAY = re.compile(r"(char|bytes)\[(\d+)\]\Z")
-_DRAWS = ("uniform", "skewed", "counter")
+_DRAWS = {"uniform": "RANDOM", "skewed": "SKEWED", "counter": "COUNTER"}
 _UNSIGNED_MAX = (1 << 64) - 1
 
 
@@ -120,72 +117,53 @@ def resolve(name: str) -> Path:
     return DIRECTORY / f"{name}.toml" if name in BUILT_IN else Path(name)
 
 
-def _field_size(reader: _Reader, key: str, kind: object) -> tuple[int, str]:
-    if isinstance(kind, str):
-        array = _ARRAY.match(kind)
-        if array:
-            return int(array[2]), array[1]
-        if kind in _SIZES or kind in _FLOATS:
-            return _SIZES.get(kind, 0) or _FLOATS[kind], kind
-    raise reader.error(f"{key}.type", kind, "u8..u64, i8..i64, f32, f64, char[N] or bytes[N]")
-
-
-def _limits(kind: str, size: int) -> tuple[int, int]:
-    if kind in _FLOATS:
+def _limits(made: catalogs.Field) -> tuple[int, int]:
+    if made.type[0] == "f":
         return 0, 100
     # A signed field stays positive unless asked: what it means is unknown here.
-    return 0, (1 << (8 * size - (kind[0] == "i"))) - 1
+    return 0, (1 << (8 * made.size - made.is_signed)) - 1
+
+
+def _kind(
+    reader: _Reader, key: str, event: catalogs.Event, made: catalogs.Field, draw: object
+) -> str:
+    if draw not in _DRAWS:
+        raise reader.error(f"{key}.draw", draw, f"one of {', '.join(_DRAWS)}")
+    if made.type.startswith("char"):
+        return "TEXT"
+    if made.type[0] == "f":
+        return "FLOAT"
+    if event.pair and event.key == made.name:
+        return "KEY"
+    if event.kind == "end" and event.duration == made.name:
+        return "ELAPSED"
+    return _DRAWS[str(draw)]
 
 
 def _field(
-    reader: _Reader, key: str, spec: dict[str, Any], settings: dict[str, Any], *, at: int, role: str
-) -> Field | None:
-    size, kind = _field_size(reader, key, spec.get("type"))
-    offset = reader.integer(f"{key}.offset", spec.get("offset", at), 0, RECORD_MAX_PAYLOAD - size)
-    if kind == "bytes":
-        return Field(offset, size, "", 0, 0)
-    if kind == "char":
-        return Field(offset, size, "TEXT", 0, 0)
-    low, high = _limits(kind, size)
-    low = reader.integer(f"{key}.min", settings.get("min", low), 0, _UNSIGNED_MAX)
-    high = reader.integer(f"{key}.max", settings.get("max", high), low, _UNSIGNED_MAX)
-    draw = settings.get("draw", "uniform")
-    if draw not in _DRAWS:
-        raise reader.error(f"{key}.draw", draw, f"one of {', '.join(_DRAWS)}")
-    if kind in _FLOATS:
-        return Field(offset, size, "FLOAT", low, high)
-    kinds = {"uniform": "RANDOM", "skewed": "SKEWED", "counter": "COUNTER"}
-    return Field(offset, size, role or kinds[draw], low, high)
+    reader: _Reader, key: str, event: catalogs.Event, made: catalogs.Field, given: dict[str, Any]
+) -> Field:
+    low, high = _limits(made)
+    low = reader.integer(f"{key}.min", given.get("min", low), 0, high)
+    high = reader.integer(f"{key}.max", given.get("max", high), low, _UNSIGNED_MAX)
+    kind = _kind(reader, key, event, made, given.get("draw", "uniform"))
+    return Field(made.offset, made.size, kind, low, high)
 
 
 def _fields(
-    reader: _Reader, event: dict[str, Any], settings: dict[str, Any], key: str
-) -> tuple[tuple[Field, ...], int]:
-    """The fields that the engine fills, and the bytes that all of them take."""
-    found: list[Field] = []
-    end = 0
+    reader: _Reader, event: catalogs.Event, settings: dict[str, Any], key: str
+) -> tuple[Field, ...]:
+    """The fields that the engine fills; bytes[N] stay random."""
     given = reader.table(f"{key}.fields", settings.get("fields", {}))
-    names = [spec.get("name") for spec in event.get("field", [])]
     for name in given:
-        if name not in names:
+        if event.field(name) is None:
             raise reader.error(f"{key}.fields", name, "a field of this event")
-    for spec in event.get("field", []):
-        name = str(spec.get("name"))
-        role = "KEY" if event.get("key") == name else ""
-        if event.get("duration") == name and event.get("kind") == "end":
-            role = "ELAPSED"
-        made = _field(
-            reader,
-            f"{key}.fields.{name}",
-            spec,
-            reader.table(f"{key}.fields.{name}", given.get(name, {})),
-            at=end,
-            role=role,
-        )
-        if made is not None:
-            end = max(end, made.offset + made.size)
-            found.append(made)
-    return tuple(f for f in found if f.kind), end
+    filled = [made for made in event.fields if not made.type.startswith("bytes")]
+    keys = [f"{key}.fields.{made.name}" for made in filled]
+    return tuple(
+        _field(reader, where, event, made, reader.table(where, given.get(made.name, {})))
+        for where, made in zip(keys, filled, strict=True)
+    )
 
 
 def _payload(
@@ -210,46 +188,26 @@ def _duration(reader: _Reader, key: str, settings: dict[str, Any]) -> tuple[int,
     return low, high
 
 
-def _partners(reader: _Reader, events: list[dict[str, Any]]) -> dict[str, int]:
-    """Begin event -> index of the event that ends it; `pair` may stand on either."""
-    index = {str(e.get("name")): i for i, e in enumerate(events)}
-    ends: dict[str, int] = {}
-    for event in events:
-        pair = event.get("pair")
-        if pair is None:
-            continue
-        if pair not in index:
-            raise reader.error(f"event {event.get('name')}.pair", pair, "the name of an event")
-        if event.get("kind") == "begin":
-            ends[str(event["name"])] = index[pair]
-        else:
-            ends[str(pair)] = index[str(event["name"])]
-    return ends
-
-
 def _event(
     reader: _Reader,
-    event: dict[str, Any],
+    event: catalogs.Event,
     settings: dict[str, Any],
     *,
-    ends: dict[str, int],
+    end: int,
     cpus: int,
     payload: tuple[int, int] | None,
 ) -> Event:
-    name = str(event.get("name"))
-    key = f"workload.events.{name}"
-    fields, size = _fields(reader, event, settings, key)
-    end = ends.get(name, -1)
+    key = f"workload.events.{event.name}"
     return Event(
-        name=name,
-        opcode=reader.integer(f"event {name}.opcode", event.get("opcode"), 0, 0xFFFF),
+        name=event.name,
+        opcode=event.opcode,
         weight=reader.integer(f"{key}.weight", settings.get("weight", 0), 0, 1 << 32),
-        payload=_payload(reader, key, settings, size, payload),
+        payload=_payload(reader, key, settings, event.payload_size, payload),
         cpus=reader.integer(f"{key}.cpus", settings.get("cpus", cpus), 1, 255),
         truncated=bool(settings.get("truncated", False)),
         end=end,
         duration=_duration(reader, key, settings) if end >= 0 else (0, 0),
-        fields=fields,
+        fields=_fields(reader, event, settings, key),
     )
 
 
@@ -271,28 +229,27 @@ def _rate(reader: _Reader, value: object) -> int | None:
 
 
 def _events(
-    reader: _Reader, raw: dict[str, Any], settings: dict[str, Any], payload: tuple[int, int] | None
+    reader: _Reader,
+    catalog: catalogs.Catalog,
+    settings: dict[str, Any],
+    payload: tuple[int, int] | None,
 ) -> tuple[Event, ...]:
-    events = raw.get("event")
-    if not isinstance(events, list) or not events:
-        raise reader.error("event", events, "at least one [[event]]")
     per_event = reader.table("workload.events", settings.get("events", {}))
-    names = [str(event.get("name")) for event in events]
     for name in per_event:
-        if name not in names:
+        if name not in catalog.by_name:
             raise reader.error("workload.events", name, "the name of an [[event]]")
     cpus = reader.integer("workload.cpus", settings.get("cpus", 1), 1, 255)
-    ends = _partners(reader, events)
+    index = {event.name: i for i, event in enumerate(catalog)}
     return tuple(
         _event(
             reader,
             event,
-            reader.table(f"workload.events.{name}", per_event.get(name, {})),
-            ends=ends,
+            reader.table(f"workload.events.{event.name}", per_event.get(event.name, {})),
+            end=index[event.pair] if event.kind == "begin" and event.pair else -1,
             cpus=cpus,
             payload=payload,
         )
-        for name, event in zip(names, events, strict=True)
+        for event in catalog
     )
 
 
@@ -317,11 +274,12 @@ def load(name: str, payload: tuple[int, int] | None = None) -> Workload:
         raise reader.error("workload.source", source, "table or ftl")
     if source == "ftl" and payload is not None:
         raise UsageError(f"--payload: the payloads of workload {name} have a fixed layout")
-    events = _events(reader, raw, settings, payload) if source == "table" else ()
+    catalog = catalogs.Catalog.from_dict(raw, str(path))
+    events = _events(reader, catalog, settings, payload) if source == "table" else ()
     if source == "table" and not any(event.weight for event in events):
         raise reader.error("workload.events", "no weight above 0", "at least one")
     return Workload(
-        name=str(raw.get("name", path.stem)),
+        name=catalog.name,
         path=path,
         source=source,
         events=events,
