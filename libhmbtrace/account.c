@@ -5,6 +5,7 @@
 
 #include "core.h"
 #include "pass.h"
+#include "sequence.h"
 
 #define KNOWN_RING_FLAGS (HMB_RING_FLAG_OVERFLOWED | HMB_RING_FLAG_FROZEN)
 /* Gaps, duplicates and resets written one by one between two index events. */
@@ -95,6 +96,8 @@ static void count_missing(struct pass *pass, uint32_t seq, uint32_t missing)
 	uint64_t lost = missing - rejected;
 	uint64_t value[4] = { state->last_seq, seq, lost, rejected };
 
+	if (!missing)
+		return;
 	state->counters.rejected_records += rejected;
 	state->counters.lost += lost;
 	if (lost)
@@ -112,35 +115,30 @@ void account_record(struct pass *pass, uint32_t seq)
 	uint64_t value[4] = { state->last_seq, seq, 0, 0 };
 
 	if (state->have_seq) {
-		if (ahead == 0 && !state->after_marker) {
+		if (ahead == 0) {
 			state->counters.duplicates++;
 			emit_anomaly(pass, HMB_EV_DUPLICATE, pass->cursor, value);
 		} else if (ahead >= HMB_HALF_SEQ) {
 			state->counters.sequence_resets++;
 			emit_anomaly(pass, HMB_EV_SEQ_RESET, pass->cursor, value);
-		} else if (ahead > 1) {
-			count_missing(pass, seq, ahead - 1);
+		} else {
+			count_missing(pass, seq,
+				      hmb_missing_records(&state->markers, state->last_seq, seq));
 		}
 	}
 	state->last_seq = seq;
 	state->have_seq = 1;
-	state->after_marker = 0;
+	state->markers.seen = 0;
 	state->damaged_bytes = 0;
 }
 
-/* R3.4: a marker may or may not consume a seq; one that does not go forward says nothing. */
+/* R3.4: what a marker's seq means shows with the next record. */
 void account_marker(struct pass *pass, uint32_t seq)
 {
 	struct hmb_state *state = pass->state;
-	uint32_t ahead = seq - state->last_seq;
 
-	if (!state->have_seq || ahead == 0 || ahead >= HMB_HALF_SEQ)
-		return;
-	if (ahead > 1)
-		count_missing(pass, seq, ahead - 1);
-	state->last_seq = seq;
-	state->after_marker = 1;
-	state->damaged_bytes = 0;
+	if (state->have_seq)
+		hmb_remember_marker(&state->markers, state->last_seq, seq);
 }
 
 /* R5: records dropped without a seq leave an episode that no gap explains. */

@@ -151,23 +151,31 @@ struct hmb_counters {
 	uint64_t events_suppressed; /* counted, but not written one by one */
 };
 
+/* Wrap markers since the last record, as far as their seq goes forward (R3.4). */
+struct hmb_marker_run {
+	uint32_t seen; /* 1: the others mean something */
+	uint32_t seq; /* of the last of them */
+	uint32_t missing; /* records missing before it, if it is to be believed */
+	uint32_t pad;
+};
+
 /* Where a consumer stands. Plain data: it is committed and recovered as it is. */
 struct hmb_state {
 	uint64_t tail; /* ring cursor of the next byte to consume */
 	uint64_t pos; /* bytes of dump stream produced */
 	uint64_t last_ts_ns; /* of the last record seen, markers included */
 	uint64_t first_ts_ns; /* of the first record */
-	uint32_t last_seq; /* of the last good record, or of the marker after it */
+	uint32_t last_seq; /* of the last good record */
 	uint32_t first_seq;
 	uint32_t epoch;
 	uint8_t have_seq; /* last_seq means something */
-	uint8_t after_marker; /* last_seq is a marker's: it or its successor is in order (R3.4) */
 	uint8_t resync; /* inside damage: its reject reason; scan for the next header (R9) */
 	uint8_t have_first;
 	uint8_t overflow_seen; /* OVERFLOWED as last seen; 2: not looked yet */
 	uint8_t frozen_seen;
 	uint8_t episode_open;
 	uint8_t episode_have_seq;
+	uint8_t pad0;
 	uint32_t episode_seq; /* last seq before the episode */
 	uint64_t episode_head; /* a record from here on without a gap: extent unknown */
 	uint64_t damaged_bytes; /* rejected since the last good record */
@@ -175,7 +183,8 @@ struct hmb_state {
 	uint32_t reserved_logged; /* reserved fields already logged, a bit each */
 	uint64_t index_pos; /* pos of the last HMB_EV_INDEX */
 	uint32_t anomalies; /* events since the last HMB_EV_INDEX */
-	uint32_t pad;
+	uint32_t pad1;
+	struct hmb_marker_run markers;
 	struct hmb_counters counters;
 };
 
@@ -419,7 +428,7 @@ struct hmb_break {
 	uint32_t seq_before;
 	uint32_t seq_after;
 	uint32_t kind; /* HMB_EV_GAP, HMB_EV_DUPLICATE or HMB_EV_SEQ_RESET */
-	uint32_t after_marker; /* 1: seq_before is a wrap marker's */
+	uint32_t after_marker; /* 1: a wrap marker that goes forward stands in between */
 };
 
 struct hmb_breaks {
@@ -456,10 +465,9 @@ struct hmb_walk {
 	uint64_t max_ts_ns;
 	uint32_t first_seq; /* of records */
 	uint32_t last_record_seq;
-	uint32_t last_seq; /* of the last record, or of the marker after it */
-	uint8_t have_seq;
-	uint8_t after_marker;
-	uint8_t pad[2];
+	uint32_t last_seq; /* of the last record of this sequence */
+	uint32_t have_seq;
+	struct hmb_marker_run markers;
 };
 
 /*

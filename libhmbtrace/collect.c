@@ -210,7 +210,7 @@ void hmb_state_next_epoch(struct hmb_state *state, uint64_t tail)
 	state->epoch++;
 	state->counters.epochs++;
 	state->have_seq = 0;
-	state->after_marker = 0;
+	state->markers.seen = 0;
 	state->resync = 0;
 	state->damaged_bytes = 0;
 	state->overflow_seen = NOT_LOOKED;

@@ -9,6 +9,7 @@
 
 #include "core.h"
 #include "pass.h"
+#include "sequence.h"
 
 #define KNOWN_RECORD_FLAGS (HMB_REC_FLAG_WRAP_MARKER | HMB_REC_FLAG_TRUNCATED)
 
@@ -277,8 +278,7 @@ static int resumes_at(const struct pass *pass, uint64_t cursor)
 	if (!valid_at(pass, cursor, &hdr))
 		return 0;
 	ahead = hdr.seq - state->last_seq;
-	/* R3.4: after a marker, the record that it announced has the marker's own seq. */
-	if (state->have_seq && ((ahead == 0 && !state->after_marker) || ahead >= HMB_HALF_SEQ))
+	if (state->have_seq && (ahead == 0 || ahead >= HMB_HALF_SEQ))
 		return 0;
 	return continues(pass, cursor, &hdr);
 }
@@ -338,7 +338,7 @@ static enum outcome step(struct pass *pass)
 
 static int plain_run_possible(const struct hmb_state *state)
 {
-	return state->have_seq && !state->after_marker && !state->resync && !state->episode_open &&
+	return state->have_seq && !state->markers.seen && !state->resync && !state->episode_open &&
 	       state->have_first && !state->damaged_bytes;
 }
 

@@ -8,7 +8,6 @@
 #include "core.h"
 
 #define HMB_MARKER HMB_REC_FLAG_WRAP_MARKER
-#define HMB_HALF_SEQ 0x80000000u /* R12: a seq so far ahead is behind */
 /* Event room that one step may need: a rejected record and a handful of notes. */
 #define HMB_EVENT_SLACK 8192u
 

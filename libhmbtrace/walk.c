@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "core.h"
+#include "sequence.h"
 
 #define KNOWN_FLAGS (HMB_REC_FLAG_WRAP_MARKER | HMB_REC_FLAG_TRUNCATED)
-#define SEQ_AHEAD 0x80000000u /* a distance below this is forward */
 
 static int log2_bucket(uint64_t value)
 {
@@ -25,7 +25,7 @@ static void note_break(const struct hmb_walk *walk, const struct hmb_record_hdr 
 		.seq_before = walk->last_seq,
 		.seq_after = hdr->seq,
 		.kind = kind,
-		.after_marker = walk->after_marker,
+		.after_marker = walk->markers.seen,
 	};
 }
 
@@ -39,19 +39,6 @@ static void count_gap(struct hmb_walk *walk, const struct hmb_record_hdr *hdr,
 	note_break(walk, hdr, breaks, HMB_EV_GAP, lost);
 }
 
-/* A marker may carry the seq of its successor, one of its own, or none worth heeding (R3.4). */
-static void marker_seq(struct hmb_walk *walk, const struct hmb_record_hdr *hdr,
-                       struct hmb_breaks *breaks)
-{
-	uint32_t distance = hdr->seq - walk->last_seq;
-
-	if (!walk->have_seq || distance == 0 || distance >= SEQ_AHEAD)
-		return;
-	count_gap(walk, hdr, breaks, distance - 1);
-	walk->last_seq = hdr->seq;
-	walk->after_marker = 1;
-}
-
 static void record_seq(struct hmb_walk *walk, const struct hmb_record_hdr *hdr,
                        struct hmb_breaks *breaks)
 {
@@ -61,17 +48,18 @@ static void record_seq(struct hmb_walk *walk, const struct hmb_record_hdr *hdr,
 		walk->first_seq = hdr->seq;
 	if (!walk->have_seq) {
 		walk->have_seq = 1;
-	} else if (distance == 0 && !walk->after_marker) {
+	} else if (distance == 0) {
 		walk->duplicates++;
 		note_break(walk, hdr, breaks, HMB_EV_DUPLICATE, 0);
-	} else if (distance >= SEQ_AHEAD) {
+	} else if (distance >= HMB_HALF_SEQ) {
 		walk->sequence_resets++;
 		note_break(walk, hdr, breaks, HMB_EV_SEQ_RESET, 0);
-	} else if (distance) {
-		count_gap(walk, hdr, breaks, distance - 1);
+	} else {
+		count_gap(walk, hdr, breaks,
+			  hmb_missing_records(&walk->markers, walk->last_seq, hdr->seq));
 	}
 	walk->last_seq = hdr->seq;
-	walk->after_marker = 0;
+	walk->markers.seen = 0;
 }
 
 static void count_flags(struct hmb_walk *walk, uint8_t flags)
@@ -149,10 +137,11 @@ static uint64_t whole_record(const struct hmb_record_hdr *hdr, uint64_t left,
 }
 
 static void take_marker(struct hmb_walk *walk, const struct hmb_record_hdr *hdr,
-                        struct hmb_columns *columns, struct hmb_breaks *breaks)
+                        struct hmb_columns *columns)
 {
 	walk->wrap_markers++;
-	marker_seq(walk, hdr, breaks);
+	if (walk->have_seq)
+		hmb_remember_marker(&walk->markers, walk->last_seq, hdr->seq);
 	if (columns && columns->with_markers)
 		fill_row(columns, hdr, walk->offset, 0);
 }
@@ -161,7 +150,7 @@ static inline void take_record(struct hmb_walk *walk, const struct hmb_record_hd
                                struct hmb_columns *columns, struct hmb_breaks *breaks,
                                const struct hmb_tally *tally)
 {
-	if (walk->have_seq && !walk->after_marker && hdr->seq == walk->last_seq + 1)
+	if (walk->have_seq && !walk->markers.seen && hdr->seq == walk->last_seq + 1)
 		walk->last_seq = hdr->seq;
 	else
 		record_seq(walk, hdr, breaks);
@@ -203,7 +192,7 @@ walk_loop(struct hmb_walk *walk, const uint8_t *data, uint64_t n, struct hmb_col
 		if (!size)
 			return end;
 		if (is_marker(&hdr))
-			take_marker(walk, &hdr, columns, breaks);
+			take_marker(walk, &hdr, columns);
 		else
 			take_record(walk, &hdr, columns, breaks, tally);
 		pos += size;

@@ -161,7 +161,7 @@ class Walker:
         self.c.offset = offset
         if not continues:
             self.c.have_seq = 0
-            self.c.after_marker = 0
+            self.c.markers.seen = 0
 
     def walk(self, data: Bytes, *, columns: bool = False, markers: bool = False) -> Walked:
         """Walk data from the current offset, as far as whole records go.

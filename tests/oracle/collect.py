@@ -143,7 +143,7 @@ class Consumer:
             (self.last_ts_ns,) = struct.unpack_from("<Q", gap, 8)
         self.dump += RECORD.pack(RECORD_MAGIC, seq, self.last_ts_ns, 0, 0, MARKER, 0, 0, 0)
         self.counters["partial_markers"] += 1
-        self._note_gap(self.sequence.marker(seq))
+        self.sequence.marker(seq)
 
     def _marker(self, window: Window, header: Header) -> bool:
         boundary = window.boundary(self.position)
@@ -159,7 +159,7 @@ class Consumer:
             self.counters["markers_cleaned"] += 1
             self._reject(CLEANED_MARKER, original)
         self.last_ts_ns = header.ts_ns
-        self._note_gap(self.sequence.marker(header.seq))
+        self.sequence.marker(header.seq)
         self.position = boundary
         return True
 

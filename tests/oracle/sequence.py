@@ -24,8 +24,8 @@ class Sequence:
     """Feeds on the seq of every record and marker, in order."""
 
     def __init__(self) -> None:
-        self.last: int | None = None
-        self.after_marker = False
+        self.last: int | None = None  # of the last record
+        self.markers: list[int] = []  # seqs of the markers since then
         self.gaps: list[Gap] = []
         self.lost = 0
         self.duplicates = 0
@@ -38,42 +38,45 @@ class Sequence:
         gap = None
         if self.last is not None:
             ahead = (seq - self.last) & M32
-            if ahead == 0 and not self.after_marker:
+            if ahead == 0:
                 self.duplicates += 1
             elif ahead >= HALF:
                 self.resets += 1
-            elif ahead > 1:
-                gap = self._missing(self.last, seq, ahead - 1)
-        self._now_at(seq, after_marker=False)
+            else:
+                gap = self._gap(self.last, seq)
+        self.last = seq
+        self.markers = []
+        self.rejected_bytes = 0
         return gap
 
-    def marker(self, seq: int) -> Gap | None:
-        """Account for a marker: it may be ahead, or else says nothing."""
-        if self.last is None:
-            return None
-        ahead = (seq - self.last) & M32
-        if ahead == 0 or ahead >= HALF:
-            return None
-        gap = self._missing(self.last, seq, ahead - 1) if ahead > 1 else None
-        self._now_at(seq, after_marker=True)
-        return gap
+    def marker(self, seq: int) -> None:
+        """A marker: what its seq means shows with the next record."""
+        self.markers.append(seq)
 
     def is_ahead(self, seq: int) -> bool:
         """May a header with this seq follow damage (R9)? Bytes of an earlier lap may not."""
-        if self.last is None:
-            return True
-        nearest = 0 if self.after_marker else 1
-        return nearest <= (seq - self.last) & M32 < HALF
+        return self.last is None or 1 <= (seq - self.last) & M32 < HALF
 
-    def _missing(self, before: int, after: int, missing: int) -> Gap:
+    def _gap(self, last: int, seq: int) -> Gap | None:
+        missing = self._missing(last, seq)
+        if missing == 0:
+            return None
         rejected = min(missing, self.rejected_bytes // 32)
-        gap = Gap(before, after, missing - rejected, rejected)
+        gap = Gap(last, seq, missing - rejected, rejected)
         self.gaps.append(gap)
         self.lost += gap.lost
         self.rejected += rejected
         return gap
 
-    def _now_at(self, seq: int, *, after_marker: bool) -> None:
-        self.last = seq
-        self.after_marker = after_marker
-        self.rejected_bytes = 0
+    def _missing(self, last: int, seq: int) -> int:
+        """Records between two records: all numbers, less those that markers consumed (R3.4)."""
+        forward = []  # markers that go forward from the record, one after the other
+        at = last
+        for marker in self.markers:
+            if 1 <= (marker - at) & M32 < HALF and (marker - last) & M32 < HALF:
+                forward.append(marker)
+                at = marker
+        between = (seq - last - 1) & M32
+        if (at - last) & M32 > (seq - last) & M32:
+            return between  # they lead past the record: not to be believed
+        return between - sum(marker != seq for marker in forward)

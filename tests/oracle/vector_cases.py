@@ -292,13 +292,21 @@ def wraps() -> list[RingVector]:
             counters={"wrap_markers": 1},
         ),
         RingVector(
+            "r3-4-marker-zero-seq-high",
+            "R3.4",
+            "The same above 2^31, where 0 is ahead: still no loss, and no reset.",
+            area(128, rec(0x80000005), marker(0), rec(0x80000006), cursor=64),
+            rec(0x80000005) + marker(0) + rec(0x80000006),
+            counters={"wrap_markers": 1},
+        ),
+        RingVector(
             "r3-4-marker-after-loss",
             "R3.4 R12",
             "Two records lost before a marker, one after it.",
             area(128, rec(5), marker(8), rec(10), cursor=64),
             rec(5) + marker(8) + rec(10),
-            gaps=[(5, 8, 2, 0), (8, 10, 1, 0)],
-            counters={"wrap_markers": 1, "gaps": 2, "lost": 3},
+            gaps=[(5, 10, 3, 0)],
+            counters={"wrap_markers": 1, "gaps": 1, "lost": 3},
         ),
         RingVector(
             "r4-partial-first",
@@ -557,7 +565,10 @@ def dumps() -> list[DumpVector]:
     whole = dump([rec(0, b"abc"), rec(1, bytes(range(20))), rec(2)])
     seqs = [rec(s) for s in (0xFFFFFFFE, 0xFFFFFFFF, 0, 0, 4, 1, 2)]
     marked = dump(
-        [rec(5), marker(6), rec(6), marker(7), rec(8), marker(0), rec(9), marker(12), rec(12)]
+        [
+            *(rec(5), marker(6), rec(6), marker(7), rec(8), marker(0), rec(9)),
+            *(marker(12), rec(12), marker(13), marker(15), rec(17), marker(19)),
+        ]
     )
     cut = "The file ends inside "
     return [
@@ -574,10 +585,10 @@ def dumps() -> list[DumpVector]:
         DumpVector(
             "dump-markers",
             "R13 R3.4 R12",
-            "Markers with the next seq, with one of their own, with none, and after a loss.",
+            "Markers with the next seq, their own, none, after a loss, two in a row, at the end.",
             marked,
-            gaps=[(9, 12, 2, 0)],
-            counters={"lost": 2},
+            gaps=[(9, 12, 2, 0), (12, 17, 2, 0)],
+            counters={"lost": 4},
         ),
         DumpVector(
             "dump-flags",

@@ -321,7 +321,18 @@ def test_duplicate_and_reset_r12_are_no_losses(drain: Drain) -> None:
 
 @pytest.mark.parametrize(
     ("marker_seq", "next_seq", "lost"),
-    [(6, 6, 0), (6, 7, 0), (6, 9, 2), (8, 8, 2), (8, 9, 2), (0, 6, 0), (5, 6, 0), (5, 8, 2)],
+    [
+        (6, 6, 0),
+        (6, 7, 0),
+        (6, 9, 2),
+        (8, 8, 2),
+        (8, 9, 2),
+        (0, 6, 0),
+        (5, 6, 0),
+        (5, 8, 2),
+        (99, 6, 0),
+        (99, 8, 2),
+    ],
 )
 def test_marker_seq_r3_4_gives_no_false_gap(
     drain: Drain, marker_seq: int, next_seq: int, lost: int
@@ -415,3 +426,12 @@ def test_straddle_r3_3_after_a_liar_that_reached_over_the_end(drain: Drain) -> N
         resyncs=1,
         straddled=1,
     )
+
+
+@pytest.mark.parametrize("seq", [5, 0x80000005, 0xFFFFFFFF])
+def test_marker_seq_r3_4_left_zero_is_no_loss_at_any_seq(drain: Drain, seq: int) -> None:
+    """0 is behind a seq below 2^31, but ahead of one above it: still nothing is missing."""
+    ring = RingBuilder(128, cursor=64)
+    data = record(seq) + marker(0) + record(seq + 1)
+    ring.raw(data)
+    drain(ring).expect(data, records=2, wrap_markers=1)

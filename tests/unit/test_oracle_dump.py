@@ -47,3 +47,14 @@ def test_cut_r13_is_an_error_at_the_record_that_is_cut(cut: int) -> None:
 def test_garbage_r13_is_an_error_where_it_begins(bad: bytes, error: str) -> None:
     account = read_dump(record(0) + bad + record(2))
     assert (account.error, account.offset, len(account.records)) == (error, 32, 1)
+
+
+def test_markers_r3_4_several_between_two_records_consume_one_seq_each() -> None:
+    account = read_dump(dump([record(5), marker(6), marker(8), record(11)]))
+    assert account.gaps == [Gap(5, 11, 3, 0)]
+
+
+def test_markers_r3_4_that_lead_past_the_next_record_say_nothing() -> None:
+    account = read_dump(dump([record(5), marker(6), marker(900), record(7), marker(0), record(8)]))
+    assert account.gaps == [Gap(5, 7, 1, 0)]
+    assert account.sequence_resets == 0
