@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The one interface between the device nodes and whoever owns a region.
+ *
+ * A provider has memory that a trace producer writes.  It registers it, and
+ * gets a device node; before the memory goes away it unregisters it, and after
+ * that call nobody touches the memory any more, live mappings included.
+ */
+#ifndef HMB_TRACE_PROVIDER_H
+#define HMB_TRACE_PROVIDER_H
+
+#include <linux/device.h>
+#include <linux/types.h>
+
+struct hmb_region;
+
+/**
+ * struct hmb_provision - a region as its provider describes it
+ * @provider: name of the provider, for sysfs
+ * @parent: device that the node hangs below, or NULL
+ * @instance: N of /dev/nvme<N>-hmbtrace, or -1 for the lowest that is free
+ * @base: kernel mapping of the region, write-back
+ * @phys: physical address where the region is contiguous; 0: base is a vmalloc area
+ * @size: bytes, a multiple of the page size
+ * @firmware_node: also make /dev/nvme<N>-hmbtrace-fw, through which a process can be the firmware
+ */
+struct hmb_provision {
+	const char *provider;
+	struct device *parent;
+	int instance;
+	void *base;
+	phys_addr_t phys;
+	size_t size;
+	bool firmware_node;
+};
+
+struct hmb_region *hmb_region_register(const struct hmb_provision *provision);
+void hmb_region_unregister(struct hmb_region *region);
+/* The region stayed, but what is in it is not to be trusted: a controller reset. */
+void hmb_region_new_generation(struct hmb_region *region);
+
+#endif

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boots a Debian kernel under QEMU, without KVM, around the host's own root file system.
+
+The guest sees the host's root read-only over 9p (below an overlay where systemd is
+wanted), so that the interpreter, the venv and the checkout are there as they are.  The
+host drives it through a shell on the second serial port.  Nothing is installed, and
+nothing of the running system changes: kernel image and modules are unpacked into cache/.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gzip
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+CACHE = Path(__file__).parent / "cache"
+GUEST = Path(__file__).parent / "guest"
+BOOT_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "autofs4", "nvme")
+SPLATS = re.compile(
+    r"BUG:|WARNING:|Oops|Call Trace|general protection|use-after-free|Busy inodes|"
+    r"possible recursive|unable to handle|scheduling while atomic|hung_task|Bad page"
+)
+
+
+class VmError(Exception):
+    """The machinery failed, not the thing under test."""
+
+
+def run(*command: str | Path, cwd: Path | None = None, quiet: bool = True) -> str:
+    """Run a command; its stdout, or VmError with all that it said."""
+    result = subprocess.run(
+        [str(word) for word in command], cwd=cwd, text=True, capture_output=quiet, check=False
+    )
+    if result.returncode:
+        raise VmError(f"{' '.join(map(str, command))}: {result.stdout}{result.stderr}")
+    return result.stdout or ""
+
+
+@functools.cache
+def kernel_version() -> str:
+    """Of the newest 6.1 headers that are installed."""
+    found = [
+        match[1]
+        for path in Path("/usr/src").glob("linux-headers-*-amd64")
+        if (match := re.fullmatch(r"linux-headers-(6\.1\.0-\d+)-amd64", path.name))
+    ]
+    if not found:
+        raise VmError("no 6.1 kernel headers: apt-get install linux-headers-amd64")
+    return max(found, key=lambda version: int(version.rsplit("-", 1)[1]))
+
+
+def package(name: str, *, options: tuple[str, ...] = ()) -> Path:
+    """A Debian package, downloaded once and unpacked into the cache."""
+    target = CACHE / "x" / name.replace(":", "_")
+    if (target / ".done").exists():
+        return target
+    debs = CACHE / "debs"
+    debs.mkdir(parents=True, exist_ok=True)
+    stem = name.partition(":")[0]
+    if not list(debs.glob(f"{stem}_*.deb")):
+        download = ("apt-get", "-o", "APT::Sandbox::User=root", *options, "download", name)
+        try:
+            run(*download, cwd=debs)
+        except VmError:
+            run("apt-get", *options, "update")  # the lists are absent or old
+            run(*download, cwd=debs)
+    shutil.rmtree(target, ignore_errors=True)
+    run("dpkg", "-x", next(debs.glob(f"{stem}_*.deb")), target)
+    (target / ".done").touch()
+    return target
+
+
+@functools.cache
+def kernel_tree() -> Path:
+    """The unpacked kernel image package, with its modules indexed."""
+    version = f"{kernel_version()}-amd64"
+    tree = package(f"linux-image-{version}")
+    if not (tree / "lib/modules" / version / "modules.dep.bin").exists():
+        run("depmod", "-b", tree, version)
+    return tree
+
+
+def _unpacked(image: bytes) -> bytes:
+    """The ELF kernel inside a bzImage (offsets: the x86 boot protocol)."""
+    start = (image[0x1F1] + 1) * 512 + int.from_bytes(image[0x248:0x24C], "little")
+    packed = image[start : start + int.from_bytes(image[0x24C:0x250], "little")]
+    tools = {b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"\x1f\x8b": "gzip"}
+    for magic, tool in tools.items():
+        if packed.startswith(magic):
+            # The build appends the unpacked size: 4 bytes that the tools may grumble about.
+            done = subprocess.run(
+                [tool, "-dc"], input=packed[:-4], capture_output=True, check=False
+            )
+            if done.stdout.startswith(b"\x7fELF"):
+                return done.stdout
+    raise VmError(f"cannot unpack the kernel image (payload begins with {packed[:6]!r})")
+
+
+@functools.cache
+def vmlinux() -> Path:
+    """The kernel, decompressed: it boots seconds faster than the bzImage."""
+    target = CACHE / f"vmlinux-{kernel_version()}"
+    if not target.exists():
+        image = kernel_tree() / f"boot/vmlinuz-{kernel_version()}-amd64"
+        temporary = target.with_suffix(".tmp")
+        temporary.write_bytes(_unpacked(image.read_bytes()))
+        temporary.rename(target)
+    return target
+
+
+def module_files(name: str) -> list[Path]:
+    """A kernel module and what it needs, in the order of loading."""
+    version = f"{kernel_version()}-amd64"
+    shown = run("modprobe", "-d", kernel_tree(), "-S", version, "--show-depends", name)
+    return [Path(line.split()[1]) for line in shown.splitlines() if line.startswith("insmod")]
+
+
+def build_module(kdir: Path | None = None, name: str = "module", **variables: str) -> Path:
+    """Build nvme_hmb_trace.ko from a copy of the sources; the directory that holds it."""
+    target = CACHE / name
+    uapi = target / "uapi/linux"
+    uapi.mkdir(parents=True, exist_ok=True)
+    sources = [path for path in (REPO / "kmod_shim").iterdir() if path.is_file()]
+    for source, folder in [
+        *((path, target) for path in sources if path.suffix in (".c", ".h", "")),
+        (REPO / "include/uapi/linux/hmb_trace.h", uapi),
+    ]:
+        copy = folder / source.name
+        if not copy.exists() or copy.read_bytes() != source.read_bytes():
+            shutil.copyfile(source, copy)
+    kdir = kdir or Path(f"/lib/modules/{kernel_version()}-amd64/build")
+    settings = [f"{key}={value}" for key, value in variables.items()]
+    run("make", "-C", kdir, f"M={target}", "W=1", *settings, "modules")
+    return target
+
+
+def _newc(name: str, data: bytes, mode: int) -> bytes:
+    fields = (0, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name) + 1, 0)
+    head = b"070701" + b"".join(b"%08X" % value for value in fields) + name.encode() + b"\0"
+    return head + b"\0" * (-len(head) % 4) + data + b"\0" * (-len(data) % 4)
+
+
+@functools.cache
+def initramfs() -> Path:
+    """busybox, /init and the modules that reach the host's root."""
+    modules: list[Path] = []
+    for name in BOOT_MODULES:
+        modules += [path for path in module_files(name) if path not in modules]
+    parts = [_newc(folder, b"", 0o40755) for folder in ("bin", "mods", "proc", "sys", "dev")]
+    parts += [_newc(folder, b"", 0o40755) for folder in ("host", "over", "new")]
+    parts.append(_newc("bin/busybox", Path("/bin/busybox").read_bytes(), 0o100755))
+    parts.append(_newc("init", (GUEST / "init").read_bytes(), 0o100755))
+    parts += [_newc(f"mods/{path.name}", path.read_bytes(), 0o100644) for path in modules]
+    order = "".join(f"{path.name}\n" for path in modules)
+    parts += [_newc("mods/order", order.encode(), 0o100644), _newc("TRAILER!!!", b"", 0)]
+    target = CACHE / "initramfs.gz"
+    target.write_bytes(gzip.compress(b"".join(parts), 1))
+    return target
+
+
+@dataclass
+class Guest:
+    """A running virtual machine; use as a context manager.
+
+    Args:
+        mode: "plain" (a shell in the chroot) or "systemd" (the whole chain).
+        shared: the file behind the ivshmem region (BAR 2, write-back above 4 GiB), if any.
+        exchange: a host directory, writable in the guest as /mnt/exchange.
+        extra: more QEMU arguments.
+    """
+
+    mode: str = "plain"
+    shared: Path | None = None
+    exchange: Path | None = None
+    extra: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+    memory: str = "768M"
+
+    def __enter__(self) -> Guest:
+        self._folder = Path(tempfile.mkdtemp(prefix="hmb-vm-"))
+        self.console = self._folder / "console"
+        self._qmp_path = self._folder / "qmp"
+        self._process = subprocess.Popen(
+            self._command(),
+            stdin=subprocess.DEVNULL,
+            stdout=(self._folder / "qemu").open("wb"),
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            self._shell = self._connect(self._folder / "shell")
+            self._wait_for(b"GUEST READY\n", 90)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        with contextlib.suppress(AttributeError):
+            self._shell.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _command(self) -> list[str]:
+        append = (
+            "console=ttyS0 panic=-1 oops=panic rdinit=/init quiet cryptomgr.notests "
+            f"tsc=unstable hmb.mode={self.mode} hmb.repo={REPO} hmb.cache={CACHE}"
+        )
+        command = [
+            *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none"),
+            *("-no-reboot", "-machine", "q35", "-cpu", "max", "-accel", "tcg", "-smp", "2"),
+            *("-m", self.memory, "-kernel", str(vmlinux()), "-initrd", str(initramfs())),
+            *("-append", append, "-serial", f"file:{self.console}"),
+            *("-serial", f"unix:{self._folder / 'shell'},server=on,wait=off"),
+            *("-qmp", f"unix:{self._qmp_path},server=on,wait=off"),
+            *("-fsdev", "local,id=hr,path=/,security_model=none,readonly=on,multidevs=remap"),
+            *("-device", "virtio-9p-pci,fsdev=hr,mount_tag=hostroot"),
+            *self.extra,
+        ]
+        if self.exchange:
+            command += ["-fsdev", f"local,id=ex,path={self.exchange},security_model=none"]
+            command += ["-device", "virtio-9p-pci,fsdev=ex,mount_tag=exchange"]
+        if self.shared:
+            size = self.shared.stat().st_size
+            backend = f"memory-backend-file,id=sh,share=on,mem-path={self.shared},size={size}"
+            command += ["-object", backend, "-device", "pcie-root-port,id=rp0,slot=1"]
+            command += ["-device", "ivshmem-plain,memdev=sh,id=ivs,bus=rp0"]
+            command += ["-device", "pci-testdev,membar=4G"]
+        return command
+
+    def _connect(self, path: Path) -> socket.socket:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and self._process.poll() is None:
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.connect(str(path))
+                return connection
+            except OSError:
+                connection.close()
+                time.sleep(0.05)
+        raise VmError(f"QEMU did not start: {(self._folder / 'qemu').read_text()}")
+
+    def _wait_for(self, mark: bytes, timeout: float) -> bytes:
+        deadline = time.monotonic() + timeout
+        got = b""
+        while mark not in got:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise VmError(f"guest silent for {timeout:.0f} s; {self._tail(got)}")
+            self._shell.settimeout(min(left, 1))
+            try:
+                data = self._shell.recv(65536)
+            except TimeoutError:
+                if self._process.poll() is None:
+                    continue
+                data = b""
+            if not data:
+                raise VmError(f"the guest is gone; {self._tail(got)}")
+            got += data.replace(b"\r", b"")
+        return got
+
+    def _tail(self, got: bytes) -> str:
+        return f"said {got[-2000:].decode(errors='replace')!r}; console: {self.log()[-3000:]}"
+
+    def log(self) -> str:
+        """What the guest's console has printed so far."""
+        return self.console.read_text(errors="replace") if self.console.exists() else ""
+
+    def sh(self, command: str, timeout: float = 60) -> tuple[int, str]:
+        """Run a shell command in the guest: its exit code, and stdout with stderr."""
+        mark = f"HMB{time.monotonic_ns()}"
+        self._shell.sendall(
+            f"{{ {command}; }} 2>&1 </dev/null; echo {mark[:3]}''{mark[3:]} $?\n".encode()
+        )
+        return self._wait_for_rc(mark, timeout)
+
+    def _wait_for_rc(self, mark: str, timeout: float) -> tuple[int, str]:
+        text = ""
+        deadline = time.monotonic() + timeout
+        while not (match := re.search(rf"{mark} (\d+)\n", text)):
+            try:
+                got = self._wait_for(b"\n", deadline - time.monotonic())
+            except VmError as error:
+                raise VmError(f"{error}; before that: {text[-4000:]}") from error
+            text += got.decode(errors="replace")
+        return int(match[1]), text[: match.start()]
+
+    def check(self, command: str, timeout: float = 60) -> str:
+        """Like sh(), but the command must succeed."""
+        code, text = self.sh(command, timeout)
+        if code:
+            raise AssertionError(f"{command!r} ended with {code}: {text}\n{self.log()[-2000:]}")
+        return text
+
+    def wait(self, command: str, timeout: float = 60) -> str:
+        """Run the command in the guest until it succeeds."""
+        return self.check(
+            f"n={int(timeout * 10)}; until {command}; do n=$((n-1)); "
+            "[ $n -gt 0 ] || { echo condition never held; break; }; sleep 0.1; done; "
+            "[ $n -gt 0 ]",
+            timeout * 3 + 30,
+        )
+
+    def qmp(self, *commands: str) -> None:
+        """Send QMP commands (JSON texts)."""
+        with socket.socket(socket.AF_UNIX) as control:
+            control.settimeout(10)
+            control.connect(str(self._qmp_path))
+            stream = control.makefile("rwb")
+            stream.readline()
+            for text in ('{"execute": "qmp_capabilities"}', *commands):
+                stream.write(text.encode() + b"\n")
+                stream.flush()
+                answer = stream.readline()
+                while b'"event"' in answer:
+                    answer = stream.readline()
+                if b'"error"' in answer:
+                    raise VmError(f"{text}: {answer.decode()}")
+
+    def kill(self) -> None:
+        """End QEMU at once: to the guest, the host has died."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+    def splats(self) -> list[str]:
+        """Lines of the kernel log that no test may leave behind."""
+        return [line for line in self.check("dmesg").splitlines() if SPLATS.search(line)]
+
+
+def missing() -> str | None:
+    """What this machine lacks for the suite, as a sentence, or None."""
+    for program, name in (
+        ("qemu-system-x86_64", "qemu-system-x86"),
+        ("busybox", "busybox-static"),
+        ("depmod", "kmod"),
+        ("zstd", "zstd"),
+        ("apt-get", "apt"),
+    ):
+        if not shutil.which(program, path=f"{os.environ['PATH']}:/sbin:/usr/sbin"):
+            return f"needs {program}: apt-get install {name}"
+    try:
+        kernel_version()
+    except VmError as error:
+        return str(error)
+    return None
