@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Listings: the C renderer against Python's own formatting, csv and json modules."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import json
+import math
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hmb_trace import testing
+from hmb_trace.batch import RecordBatch
+from hmb_trace.catalog import Catalog
+from hmb_trace.dump import open_dump
+from hmb_trace.errors import UsageError
+from hmb_trace.listing import Listing, Style
+
+CATALOG = Catalog.from_dict(
+    {
+        "name": "test",
+        "event": [
+            {
+                "opcode": 1,
+                "name": "miss",
+                "format": "lba={lba:#x} n={n:+d} st={st} {st:>4} t={t:.3f} {tag} {raw} {lba:#018x}",
+                "field": [
+                    {"name": "lba", "type": "u64"},
+                    {"name": "n", "type": "i32"},
+                    {"name": "st", "type": "u8", "enum": {"1": 'one, "x"'}},
+                    {"name": "t", "type": "f64"},
+                    {"name": "tag", "type": "char[4]"},
+                    {"name": "raw", "type": "bytes[2]"},
+                ],
+            },
+            {"opcode": 2, "name": "plain", "field": [{"name": "time", "type": "f32"}]},
+            {
+                "opcode": 3,
+                "name": "ints",
+                "format": "{a:x}|{a:#X}|{a:08b}|{b:5d}|{b:<5d}|{b:05}|{c}|{c:#o}|{seq} {cpu:02}",
+                "field": [
+                    {"name": "a", "type": "u16"},
+                    {"name": "b", "type": "i8"},
+                    {"name": "c", "type": "i64"},
+                ],
+            },
+        ],
+    }
+)
+MISS = struct.Struct("<QiBd4s2s")
+INTS = struct.Struct("<Hbq")
+
+
+def batch_of(*records: bytes) -> RecordBatch:
+    return next(open_dump(io.BytesIO(testing.dump(records))).batches())
+
+
+def some_batch() -> RecordBatch:
+    return batch_of(
+        testing.record(0, MISS.pack(4096, -5, 1, 1.5, b"ok\0x", b"\x00\xff"), opcode=1, ts_ns=7),
+        testing.record(1, MISS.pack(2**64 - 1, 2**31 - 1, 9, -0.1, b'"\\\n\xff', b"ab"), opcode=1),
+        testing.record(2, b"\x01\x02", opcode=1, cpu=3, flags=2),  # too short for its fields
+        testing.record(3, struct.pack("<f", 0.1), opcode=2, ts_ns=2**63),
+        testing.record(4, INTS.pack(0xABC, -7, -(2**63)), opcode=3, cpu=4),
+        testing.record(5, b"hello", opcode=0x77, flags=0x80),
+        testing.record(6, opcode=0x77),
+    )
+
+
+def lines(style: Style, batch: RecordBatch, catalog: Catalog | None = CATALOG) -> str:
+    listing = Listing(style, catalog)
+    data = listing.heading() + b"".join(bytes(p) for p in listing.renderer.render(batch))
+    return data.decode()
+
+
+def test_messages_equal_the_catalogs_own() -> None:
+    batch = some_batch()
+    got = lines(Style(fields=["message"]), batch).splitlines()
+    for row in (0, 4):
+        event = CATALOG.events[int(batch.opcode[row])]
+        expected = event.message(
+            batch.payload(row), seq=int(batch.seq[row]), cpu=int(batch.cpu[row])
+        )
+        assert got[row] == expected
+    assert got[2] == "lba=? n=? st=? ? t=? ? ? ?"
+    assert got[5] == b"hello".hex()
+
+
+def test_text_line_has_time_core_seq_name_message_and_flags() -> None:
+    text = lines(Style(), some_batch()).splitlines()
+    assert text[0].split()[:4] == ["0.000000007", "cpu0", "0", "miss"]
+    assert text[2].endswith("[truncated]")
+    assert text[5].split()[3:] == ["0x0077", b"hello".hex(), "[flags", "0x80]"]
+    assert len(text) == 7  # control characters in payloads do not break lines
+
+
+def test_csv_read_back_by_the_standard_library() -> None:
+    rows = list(csv.DictReader(io.StringIO(lines(Style("csv"), some_batch()), newline="")))
+    assert [int(row["seq"]) for row in rows] == list(range(7))
+    assert (rows[0]["lba"], rows[0]["n"], rows[0]["st"], rows[0]["tag"]) == (
+        "4096",
+        "-5",
+        "1",
+        "ok",
+    )
+    assert rows[1]["tag"] == '"\\\\x0a\ufffd'  # quotes doubled and undone, control made visible
+    assert float(rows[1]["t"]) == -0.1
+    assert rows[2]["lba"] == ""
+    assert float(rows[3]["payload_time"]) == pytest.approx(0.1)
+    assert rows[5]["name"] == "0x0077"
+
+
+def test_jsonl_read_back_by_the_standard_library() -> None:
+    rows = [json.loads(line) for line in lines(Style("jsonl"), some_batch()).splitlines()]
+    assert rows[1]["fields"] == {
+        "lba": 2**64 - 1,
+        "n": 2**31 - 1,
+        "st": 9,
+        "t": -0.1,
+        "tag": '"\\\n\ufffd',
+        "raw": b"ab".hex(),
+    }
+    assert rows[2]["fields"]["lba"] is None
+    assert rows[4]["fields"]["c"] == -(2**63)
+    assert rows[5]["payload"] == b"hello".hex()
+    assert "fields" not in rows[5]
+
+
+def test_jsonl_without_catalog_has_hex() -> None:
+    rows = [json.loads(line) for line in lines(Style("jsonl"), some_batch(), None).splitlines()]
+    assert [bytes.fromhex(row["payload"]) for row in rows] == [
+        bytes(payload) for payload in some_batch().payloads()
+    ]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e308, 5e-324, 0.1, 1 / 3, -0.0])
+def test_floats_read_back_the_same(value: float) -> None:
+    batch = batch_of(testing.record(0, MISS.pack(0, 0, 0, value, b"", b""), opcode=1))
+    row = json.loads(lines(Style("jsonl", fields=["t"]), batch))
+    if math.isfinite(value):
+        assert struct.pack("<d", row["t"]) == struct.pack("<d", value)
+    else:
+        assert row["t"] is None
+
+
+def test_host_clock_is_iso() -> None:
+    batch = batch_of(testing.record(0))
+    listing = Listing(Style("csv", clock="host", fields=["time"]))
+    for seconds in (0, 951_782_400, 1_709_164_800, 4_102_444_799, -1, -86_400 * 366):
+        times = np.array([seconds * 10**9 + 123_456_789], "i8")
+        got = b"".join(bytes(p) for p in listing.renderer.render(batch, times)).decode().strip()
+        moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+        assert got == moment.strftime("%Y-%m-%dT%H:%M:%S") + ".123456789Z"
+
+
+def test_unknown_field_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="'nonsense'"):
+        Listing(Style(fields=["nonsense"]), CATALOG)
+    with pytest.raises(UsageError, match="need a --catalog"):
+        Listing(Style(fields=["lba"]))
+
+
+def test_long_lines_and_many_rows() -> None:
+    """The output buffer grows where one line does not fit, and rows are never split or lost."""
+    records = [testing.record(i, bytes(4064), opcode=9) for i in range(700)]
+    batch = batch_of(*records)
+    got = lines(Style("csv", fields=["seq", "payload"]), batch, None).splitlines()[1:]
+    assert [int(line.split(",")[0]) for line in got] == list(range(len(batch)))
+    assert {len(line.split(",")[1]) for line in got} == {8128}
+
+
+def _column(batch: RecordBatch, name: str) -> list[Any]:
+    return [int(v) for v in getattr(batch, name)]
+
+
+def test_header_columns() -> None:
+    batch = some_batch()
+    names = ["offset", "seq", "ts_ns", "opcode", "cpu", "flags", "payload_len"]
+    rows = list(csv.DictReader(io.StringIO(lines(Style("csv", fields=names), batch))))
+    for name in names:
+        assert [int(row[name]) for row in rows] == _column(batch, name)
