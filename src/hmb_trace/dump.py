@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from hmb_trace import segments as _segments
 from hmb_trace.batch import RecordBatch
@@ -81,36 +81,49 @@ class _Pass:
     markers: bool
 
 
+class Span(NamedTuple):
+    """A part of a dump: bytes begin..end of one file; both are record boundaries."""
+
+    segment: int
+    begin: int = 0
+    end: int | None = None  # None: to the end of the file
+
+
 class _SegmentReader:
     """Walks one file window by window."""
 
-    def __init__(self, segment: Segment, index: int, source: Source, wanted: _Pass) -> None:
+    def __init__(self, segment: Segment, source: Source, wanted: _Pass) -> None:
         self.segment = segment
-        self.index = index
         self.source = source
         self.wanted = wanted
 
-    def batches(self, pos: int) -> Iterator[RecordBatch]:
-        """From byte pos on. Raises DumpError after the last good batch."""
-        wanted = self.wanted
-        while True:
-            view, last = self.source.window(pos, wanted.max_bytes)
+    def batches(self, span: Span) -> Iterator[RecordBatch]:
+        """Raises DumpError after the last good batch."""
+        wanted, pos = self.wanted, span.begin
+        while span.end is None or pos < span.end:
+            view, last = self._window(pos, span.end)
             end, used, arrays = wanted.walker.walk(
                 view, columns=wanted.columns, markers=wanted.markers
             )
             if used:
-                yield RecordBatch(view[:used], pos, self.index, self.segment.name, **arrays)
+                yield RecordBatch(view[:used], pos, span.segment, self.segment.name, **arrays)
             pos += used
             if end is End.DONE and last:
                 return
             if end is not End.DONE and (last or not end.short):
-                self._stop(end, view[used:], pos)
+                self._stop(end, view[used:], pos, span.segment)
                 return
 
-    def _stop(self, end: End, rest: memoryview, pos: int) -> None:
+    def _window(self, pos: int, end: int | None) -> tuple[memoryview, bool]:
+        size = self.wanted.max_bytes if end is None else min(self.wanted.max_bytes, end - pos)
+        view, last = self.source.window(pos, size)
+        # A stream gives more than was asked for when a window was not used up.
+        return (view, last) if end is None else (view[: end - pos], last)
+
+    def _stop(self, end: End, rest: memoryview, pos: int, segment: int) -> None:
         if self.segment.partial and not any(rest[:RECORD_HDR_SIZE]):
             return  # preallocated, not written (SPEC R14)
-        raise DumpError(self.segment.name, pos, _reason(end, rest, pos), self.index)
+        raise DumpError(self.segment.name, pos, _reason(end, rest, pos), segment)
 
 
 class Dump:
@@ -131,7 +144,7 @@ class Dump:
         *,
         markers: bool = False,
         partial: bool = False,
-        start: tuple[int, int] = (0, 0),
+        spans: Sequence[Span] | None = None,
         walker: Walker | None = None,
     ) -> Iterator[RecordBatch]:
         """The records in file order; a batch never spans two files.
@@ -140,8 +153,7 @@ class Dump:
             max_bytes: of dump in one batch, roughly; bounds the memory used.
             markers: wrap markers get rows too (SPEC R13: listings skip them).
             partial: at a bad place go on with the next file (see `problems`) instead of raising.
-            start: (segment index, byte offset) of the first record wanted; the offset
-                must be that of a record.
+            spans: the parts wanted, in file order; None: all.
             walker: counts what is read, sequence breaks included.
 
         Raises:
@@ -150,7 +162,7 @@ class Dump:
             HmbTraceError: a file cannot be read.
         """
         wanted = _Pass(walker or Walker(), max(max_bytes, SMALLEST_BATCH), True, markers)
-        return self._run(wanted, partial=partial, start=start)
+        return self._run(wanted, partial=partial, spans=spans)
 
     def scan(
         self,
@@ -172,27 +184,31 @@ class Dump:
                 on_bytes(batch.buffer)
 
     def _run(
-        self, wanted: _Pass, *, partial: bool, start: tuple[int, int] = (0, 0)
+        self, wanted: _Pass, *, partial: bool, spans: Sequence[Span] | None = None
     ) -> Iterator[RecordBatch]:
         self.problems = []
-        for index in range(start[0], len(self.segments)):
-            begin = start[1] if index == start[0] else 0
+        for span in self.whole() if spans is None else spans:
             try:
-                yield from self._segment(index, begin, wanted)
+                yield from self._span(span, wanted)
             except DumpError as error:
                 self.problems.append(error)
                 if not partial:
                     raise
 
-    def _segment(self, index: int, begin: int, wanted: _Pass) -> Iterator[RecordBatch]:
+    def _span(self, span: Span, wanted: _Pass) -> Iterator[RecordBatch]:
+        index = span.segment
         segment = self.segments[index]
-        continues = index > 0 and segment.continues(self.segments[index - 1])
-        wanted.walker.begin_segment(index, begin, continues=continues)
+        continues = index > 0 and not span.begin and segment.continues(self.segments[index - 1])
+        wanted.walker.begin_segment(index, span.begin, continues=continues)
         source = segment.open()
         try:
-            yield from _SegmentReader(segment, index, source, wanted).batches(begin)
+            yield from _SegmentReader(segment, source, wanted).batches(span)
         finally:
             source.close()
+
+    def whole(self) -> list[Span]:
+        """Every file from begin to end."""
+        return [Span(index) for index in range(len(self.segments))]
 
     def close(self) -> None:
         """Nothing is held between passes; here for symmetry with files."""

@@ -14,7 +14,7 @@ import zstandard
 
 import hmb_trace
 from hmb_trace import testing
-from hmb_trace.dump import DumpError, open_dump, open_dumps
+from hmb_trace.dump import DumpError, Span, open_dump, open_dumps
 from hmb_trace.errors import InvalidDataError, NoInputError
 from hmb_trace.summary import summarise
 from hmb_trace.walker import Tally, Walker
@@ -188,9 +188,10 @@ def test_slow_pipe(plain: Path) -> None:
     assert seqs(_Dribble(plain.read_bytes())) == list(range(20))
 
 
-def test_start_at_a_record(plain: Path) -> None:
+def test_spans_are_record_boundaries(plain: Path) -> None:
     offset = read_dump(plain.read_bytes()).records[13].offset
-    assert seqs(plain, start=(0, offset)) == list(range(13, 20))
+    assert seqs(plain, spans=[Span(0, offset)]) == list(range(13, 20))
+    assert seqs(plain, spans=[Span(0, 0, offset)]) == list(range(13))
 
 
 def test_partial_goes_on_with_the_next_file(tmp_path: Path) -> None:
