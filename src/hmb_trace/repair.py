@@ -40,9 +40,11 @@ def find_cut(path: str) -> Cut:
     Raises:
         UsageError: a directory or a pipe. HmbTraceError: not a dump, or not readable.
     """
+    if Path(path).is_dir():
+        raise UsageError(f"{path}: is a directory; repair takes dump files, one by one")
     segments = of_paths([path])
-    if len(segments) != 1 or segments[0].kind is Kind.STREAM or Path(path).is_dir():
-        raise UsageError(f"{path}: repair takes single dump files")
+    if segments[0].kind is Kind.STREAM:
+        raise UsageError(f"{segments[0].name}: repair takes files, not pipes")
     dump = Dump(segments)
     walker = Walker()
     reason = None

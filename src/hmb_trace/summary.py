@@ -43,7 +43,7 @@ class Summary:
         )
         found = {"kind": "dump", **{key: getattr(self, key) for key in keys.split()}}
         if self.fnv64 is not None:
-            found["fnv64"] = self.fnv64
+            found["fnv64"] = f"0x{self.fnv64:016x}"  # as the simulator's ledger writes it
         found["complete"] = self.complete
         if self.problem is not None:
             found["error"] = self.problem.reason

@@ -24,6 +24,7 @@ class Verdict:
     Attributes:
         problems: the data is not what it claims to be; one line each.
         warnings: lost records and other facts worth knowing.
+        unit: what `records` counts: records, or events of a .pccx.
     """
 
     records: int = 0
@@ -31,6 +32,7 @@ class Verdict:
     bytes: int = 0
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    unit: str = "records"
 
 
 class _File:

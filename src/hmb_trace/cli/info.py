@@ -113,8 +113,6 @@ def _text(key: str, value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if key == "fnv64":
-        return f"{value:#018x}"
     if key in ("bytes", "ring_size", "unread"):
         return f"{value} ({format_size(value)})"
     if isinstance(value, list):

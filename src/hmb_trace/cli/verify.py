@@ -50,9 +50,14 @@ def _verdict(name: str, strict: bool) -> Verdict:
 def _pccx(name: str, strict: bool) -> Verdict:
     from hmb_trace import pccx  # noqa: PLC0415 - only for .pccx
 
-    found = pccx.verify(name, strict)
-    return Verdict(problems=[], warnings=list(found))
+    try:
+        found = pccx.verify(name, strict)
+    except pccx.ChecksumError as error:
+        return Verdict(problems=[str(error)])
+    return Verdict(records=found["events"] or 0, warnings=found["warnings"], unit="events")
 
 
 def _size(found: Verdict) -> str:
+    if found.unit == "events":
+        return f"{found.records} events"
     return f"{found.records} records, {found.wrap_markers} wrap markers, {found.bytes} bytes"

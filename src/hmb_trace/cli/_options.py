@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that decode, filter, convert, stats and sql have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from hmb_trace.catalog import Catalog
+from hmb_trace.dump import Dump
+from hmb_trace.expression import Expression
+from hmb_trace.select import (
+    Selection,
+    parse_flags,
+    parse_numbers,
+    parse_opcodes,
+    parse_range,
+    parse_time,
+)
+from hmb_trace.timeaxis import CLOCKS
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SELECTION = [
+    click.option(
+        "--opcode",
+        "opcodes",
+        multiple=True,
+        metavar="LIST",
+        help="Opcodes, ranges or catalog names: 3,0x10..0x1f,nand_*.",
+    ),
+    click.option("--cpu", "cpus", multiple=True, metavar="LIST", help="Firmware cores: 0,2..3."),
+    click.option("--flags", "flags", multiple=True, metavar="LIST", help="Flags: truncated, 0x04."),
+    click.option("--seq", metavar="A..B", help="Sequence numbers; A > B runs over the wrap."),
+    click.option(
+        "--from",
+        "begin",
+        metavar="TIME",
+        help="First moment: firmware ns (123), since the start (+1.5s) or host time (ISO).",
+    ),
+    click.option("--to", "end", metavar="TIME", help="Last moment, as --from."),
+    click.option(
+        "--where",
+        multiple=True,
+        metavar="EXPR",
+        help="Condition on fields: 'lba >= 4096 and name == \"nand_read\"'.",
+    ),
+]
+CATALOG = click.option(
+    "--catalog",
+    "catalog_path",
+    metavar="FILE",
+    envvar="HMB_TRACE_CATALOG",
+    help="Opcode catalog (TOML).",
+)
+CLOCK = click.option(
+    "--clock",
+    type=click.Choice(CLOCKS),
+    default="fw",
+    show_default=True,
+    help="Time axis: the firmware's, since the first record, or the host's (UTC).",
+)
+
+
+def selection_options(function: F) -> F:
+    """Adds --opcode, --cpu, --flags, --seq, --from, --to and --where."""
+    for option in reversed(_SELECTION):
+        function = option(function)
+    return function
+
+
+def load_catalog(path: str | None) -> Catalog | None:
+    """The catalog, if one was named."""
+    return Catalog.load(path) if path else None
+
+
+def make_selection(dump: Dump, catalog: Catalog | None, chosen: dict[str, Any]) -> Selection:
+    """What the selection options ask for. Raises UsageError."""
+    return Selection(
+        opcodes=parse_opcodes(chosen["opcodes"], catalog),
+        cpus=parse_numbers(chosen["cpus"], "cpu", 256),
+        flags=parse_flags(chosen["flags"]),
+        seq=parse_range(chosen["seq"], "seq") if chosen["seq"] else None,
+        time=parse_time(dump, chosen["begin"], chosen["end"]),
+        where=[Expression(text, catalog) for text in chosen["where"]],
+    )

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hmb-trace decode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from hmb_trace.batch import RecordBatch
+from hmb_trace.cli._options import (
+    CATALOG,
+    CLOCK,
+    load_catalog,
+    make_selection,
+    selection_options,
+)
+from hmb_trace.cli._shared import FILES, PARTIAL, notes_to_stderr, raise_problems
+from hmb_trace.dump import Dump, open_dump, open_dumps
+from hmb_trace.errors import UsageError
+from hmb_trace.files import output_file
+from hmb_trace.follow import follow
+from hmb_trace.listing import FORMATS, PAYLOADS, Listing, Style
+from hmb_trace.timeaxis import Axis, axis_of
+
+
+@click.command()
+@FILES
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--fields", metavar="LIST", help="Columns, comma-separated: seq,time,name,lba.")
+@click.option(
+    "--payload",
+    type=click.Choice(PAYLOADS),
+    default="auto",
+    help="How payloads are shown; auto: the catalog's message (text) or fields (csv, jsonl).",
+)
+@CATALOG
+@CLOCK
+@selection_options
+@click.option("-n", "--limit", type=click.IntRange(min=0), help="Stop after so many records.")
+@click.option("--follow", "following", is_flag=True, help="FILE is a live dump-set directory.")
+@PARTIAL
+@click.option("-o", "--output", metavar="FILE", help="Write there instead of standard output.")
+def command(
+    *,
+    files: tuple[str, ...],
+    form: str,
+    fields: str | None,
+    payload: str,
+    catalog_path: str | None,
+    clock: str,
+    limit: int | None,
+    following: bool,
+    partial: bool,
+    output: str | None,
+    **chosen: Any,
+) -> None:
+    """List the records of dumps, one line each. Wrap markers are skipped.
+
+    \b
+    Examples:
+      hmb-trace decode x.bin --catalog ftl.toml
+      hmb-trace decode capture/ --from +10s --to +11s --opcode 'nand_*' --format csv
+      hmb-trace decode --follow capture/ --fields time,cpu,message --catalog ftl.toml
+      hmb-trace-daemon --device /dev/nvme0-hmbtrace --output - | hmb-trace decode -
+    """
+    notes_to_stderr()
+    catalog = load_catalog(catalog_path)
+    columns = [name.strip() for name in fields.split(",")] if fields else []
+    listing = Listing(Style(form, clock, payload, columns), catalog)
+    if following:
+        follow_set(_live_directory(files, clock), listing, chosen, limit=limit, output=output)
+        return
+    dump = open_dumps(files)
+    selection = make_selection(dump, catalog, chosen)
+    batches = selection.batches(dump, partial=partial)
+    with output_file(output, inputs=files) as out:
+        write_listing(out, listing, limited(batches, limit), axis_of(clock, dump))
+    raise_problems(dump)
+
+
+def write_listing(
+    out: BinaryIO, listing: Listing, batches: Iterable[RecordBatch], axis: Axis
+) -> int:
+    """Write heading and lines; returns the records written. Flushes before an error passes."""
+    count = 0
+    out.write(listing.heading())
+    try:
+        for batch in batches:
+            for piece in listing.renderer.render(batch, axis(batch)):
+                out.write(piece)
+            count += len(batch)
+            if len(batch) < _LIVE:
+                out.flush()  # a slow source: somebody is watching
+    finally:
+        out.flush()
+    return count
+
+
+_LIVE = 4096  # records; batches from files are larger
+
+
+def limited(batches: Iterable[RecordBatch], limit: int | None) -> Iterable[RecordBatch]:
+    """The first `limit` records; all of them for None."""
+    if limit is None:
+        yield from batches
+        return
+    for batch in batches:
+        if limit <= 0:
+            return
+        yield batch if len(batch) <= limit else batch.select(slice(0, limit))
+        limit -= len(batch)
+        if limit <= 0:
+            return
+
+
+def _live_directory(files: tuple[str, ...], clock: str) -> Path:
+    if len(files) != 1 or not Path(files[0]).is_dir():
+        raise UsageError("--follow takes one dump-set directory (hmb-trace-daemon --output-dir)")
+    if clock == "host":
+        raise UsageError("--clock host needs sealed sidecars, --follow reads before they exist")
+    return Path(files[0])
+
+
+def follow_set(
+    directory: Path,
+    listing: Listing,
+    chosen: dict[str, Any],
+    *,
+    limit: int | None = None,
+    output: str | None = None,
+) -> None:
+    """Write the records of a live dump set as they come, until interrupted or `limit` is met."""
+    dump = open_dump(directory) if chosen["begin"] or chosen["end"] else Dump([])
+    selection = make_selection(dump, listing.catalog, chosen)
+    masked = ((batch, selection.mask(batch)) for batch in follow(directory))
+    batches = (batch.select(mask) for batch, mask in masked if mask.any())
+    with output_file(output) as out:
+        write_listing(out, listing, limited(batches, limit), axis_of(listing.style.clock, dump))
