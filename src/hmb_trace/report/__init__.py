@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 
+from hmb_trace.catalog import Catalog
 from hmb_trace.dump import Dump
 from hmb_trace.report.gather import Gatherer
 from hmb_trace.report.latency import Latencies
@@ -26,5 +27,6 @@ def build(dump: Dump, *, title: str, catalog: str | os.PathLike[str] | None = No
         HmbTraceError: a file cannot be read, or the catalog is wrong. A dump that is
             truncated or damaged gives a page that says so.
     """
-    names = Names()
-    return render(Gatherer(dump, Latencies()).run(), names, title)
+    meaning = Catalog.load(catalog) if catalog is not None else None
+    found = Gatherer(dump, Latencies(meaning)).run()
+    return render(found, Names(meaning), title)

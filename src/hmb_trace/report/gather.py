@@ -151,6 +151,7 @@ class Gatherer:
             self._enter(batch)
             self._take(batch)
         self._skip_to(len(self.dump.segments))
+        self.found.latencies.forget_open()
         self.found.gaps_total, self.found.lost = known_losses(self.dump, self.found.walker)
         self.found.alerts += [f"{p.path}: {p.reason}" for p in self.dump.problems]
         return self.found

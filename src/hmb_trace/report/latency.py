@@ -12,9 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hmb_trace.batch import RecordBatch
+from hmb_trace.catalog import DURATION_UNITS, Catalog, Event, Field
+from hmb_trace.pairing import Paired, Pairing
 from hmb_trace.report.loghist import LogHistogram
 from hmb_trace.report.timegrid import TimeGrid
 
+U64 = npt.NDArray[np.uint64]
 SLOWEST = 20
 HEAT_COLUMNS = 128
 HEAT_ROWS = 66  # of a layer: one for each power of two of nanoseconds, 0 included
@@ -27,8 +30,8 @@ class Slow:
 
     duration: int  # ns
     ts_ns: int  # of the begin
-    seq: int
-    cpu: int
+    seq: int  # of the record that ended it
+    cpu: int  # of the begin
     key: str
 
 
@@ -46,8 +49,8 @@ class Pair:
 
     def add(
         self,
-        duration: npt.NDArray[np.uint64],
-        shown_ns: npt.NDArray[np.uint64],
+        duration: U64,
+        shown_ns: U64,
         grid: TimeGrid,
     ) -> None:
         """Count durations (ns); shown_ns is where each ended, on the report's time axis."""
@@ -96,15 +99,119 @@ class Pair:
         }
 
 
-class Latencies:
-    """Without a catalog nothing pairs."""
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A duration that records of one opcode carry: nanoseconds = value * mul / div."""
 
-    def add(self, batch: RecordBatch, shown_ns: npt.NDArray[np.uint64], grid: TimeGrid) -> None:
-        """Pair what a batch holds."""
+    opcode: int
+    field: Field
+    mul: int
+    div: int
+
+    def nanoseconds(self, values: npt.NDArray[Any]) -> U64:
+        """Negative values are 0, those beyond 64 bits saturate."""
+        if values.dtype.kind in "ui" and self.mul == self.div:
+            return np.maximum(values, 0).astype(np.uint64)
+        scaled = np.nan_to_num(values.astype(np.float64)) * self.mul / self.div
+        return np.clip(scaled, 0, float(2**64 - 2048)).astype(np.uint64)
+
+
+class Latencies:
+    """Pairs begins with ends, and takes the durations that records carry themselves.
+
+    Without a catalog nothing pairs.
+    """
+
+    def __init__(self, catalog: Catalog | None = None) -> None:
+        self._pairing = Pairing(catalog) if catalog else None
+        self._fed = 0
+        self._of: dict[int, Pair] = {}  # by opcode: begins and ends of a pair share theirs
+        self._keys: dict[int, str] = {}
+        self._complete: list[_Own] = []
+        for event in catalog or ():
+            self._learn(event, catalog)
 
     def pairs(self) -> list[Pair]:
         """All kinds of pairs, in the order of the catalog."""
-        return []
+        return list(dict.fromkeys(self._of.values()))
+
+    def add(self, batch: RecordBatch, shown_ns: U64, grid: TimeGrid) -> None:
+        """Take the durations that end in this batch; its times must fit the grid already."""
+        if self._pairing is None or not len(batch):
+            return
+        paired = self._pairing.feed(batch)
+        self._singles(paired)
+        for opcode in np.unique(paired.matches["end_opcode"]).tolist():
+            chosen = paired.matches["end_opcode"] == opcode
+            matches = paired.matches[chosen]
+            ends = (matches["end_row"] - np.uint64(self._fed)).astype(np.intp)
+            pair = self._of[opcode]
+            durations = paired.durations_ns[chosen]
+            pair.add(durations, shown_ns[ends], grid)
+            for i in _largest(durations, pair.slow_limit()):
+                pair.note_slow(self._slow(matches[i], int(durations[i]), int(batch.seq[ends[i]])))
+        for own in self._complete:
+            self._carried(batch, shown_ns, grid, own)
+        self._fed += len(batch)
 
     def forget_open(self) -> None:
-        """A new epoch: begins still open will never end."""
+        """The stream ends, or a new epoch begins: begins still open never end."""
+        if self._pairing is not None:
+            self._singles(self._pairing.finish())
+
+    def _learn(self, event: Event, catalog: Catalog | None) -> None:
+        assert catalog is not None
+        if event.kind == "begin" and event.pair in catalog.by_name:
+            end = catalog.by_name[event.pair]
+            self._of[event.opcode] = self._of[end.opcode] = Pair(pair_name(event.name, end.name))
+            self._keys[event.opcode] = event.key
+        duration = event.field(event.duration) if event.kind == "complete" else None
+        if duration is not None:
+            unit = DURATION_UNITS[event.duration_unit]
+            mul, div = (unit, 1) if unit else (1000, catalog.clock_mhz)
+            self._of[event.opcode] = Pair(event.name)
+            self._complete.append(_Own(event.opcode, duration, mul, div))
+
+    def _singles(self, paired: Paired) -> None:
+        for single, count in zip(
+            *np.unique(paired.singles[["opcode", "is_end"]], return_counts=True), strict=True
+        ):
+            pair = self._of[int(single["opcode"])]
+            if single["is_end"]:
+                pair.unmatched_ends += int(count)
+            else:
+                pair.unmatched_begins += int(count)
+
+    def _slow(self, match: np.void, duration: int, seq: int) -> Slow:
+        key = self._keys[int(match["begin_opcode"])]
+        text = "" if key == "cpu" else f"{key}={match['key']}"
+        return Slow(duration, int(match["begin_ts_ns"]), seq, int(match["begin_cpu"]), text)
+
+    def _carried(self, batch: RecordBatch, shown_ns: U64, grid: TimeGrid, own: _Own) -> None:
+        enough = batch.payload_len >= own.field.offset + own.field.size
+        rows = np.flatnonzero((batch.opcode == own.opcode) & enough)
+        if not len(rows):
+            return
+        chosen = batch.select(rows)
+        durations = own.nanoseconds(chosen.field(own.field.offset, own.field.dtype))
+        pair = self._of[own.opcode]
+        pair.add(durations, shown_ns[rows], grid)
+        for i in _largest(durations, pair.slow_limit()):
+            where = (int(chosen.ts_ns[i]), int(chosen.seq[i]), int(chosen.cpu[i]))
+            pair.note_slow(Slow(int(durations[i]), *where, key=""))
+
+
+def pair_name(begin: str, end: str) -> str:
+    """What begin and end are both called: nand_read of nand_read_begin and nand_read_end."""
+    same = sum(1 for _ in itertools.takewhile(lambda ab: ab[0] == ab[1], zip(begin, end)))
+    common = begin[:same].rstrip("_-.: ")
+    return common if len(common) >= 3 else f"{begin} to {end}"
+
+
+def _largest(durations: U64, limit: int) -> list[int]:
+    """Rows of the durations above limit, as many as the list of the slowest has room for."""
+    rows = np.arange(len(durations))
+    if limit >= 0:
+        rows = np.flatnonzero(durations > np.uint64(limit))
+    found: list[int] = rows[np.argsort(durations[rows], kind="stable")[::-1][:SLOWEST]].tolist()
+    return found
