@@ -227,9 +227,7 @@ def main() -> None:
     segments = len(list(paced.capture.glob("*.bin")))
     console.print(f"  paced       {speed(first)}, [bold]lost = {first['lost']}[/]")
     console.print(f"  full speed  {speed(second)}, [bold]lost = {second['lost']}[/]")
-    console.print(
-        f"  overload    {speed(third)}, lost = {third['lost']:,}, every one accounted for"
-    )
+    console.print(f"  overload    {speed(third)}, lost = {third['lost']:,}, all accounted for")
     console.print(f"  dump set    {paced.capture} ({segments} sealed segments)", soft_wrap=True)
     console.print(f"  .pccx       {pccx} (verified)", soft_wrap=True)
     console.print(f"  report      {report}", soft_wrap=True)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmb_trace.report.loghist import LogHistogram, bucket_end, bucket_of
+from hmb_trace.report.loghist import LogHistogram, bucket_end, bucket_of, quarter, quarters
 from hmb_trace.report.timegrid import TimeGrid
 
 TIMES = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=30)
@@ -51,6 +51,12 @@ def test_log_histogram_is_exact_where_it_says_so(values: list[int]) -> None:
     assert sum(n for _, _, n in bars) == len(values)
     assert all(n == sum(low <= v <= high for v in values) for low, high, n in bars)
     assert all(a[1] + 1 == b[0] for a, b in pairwise(bars))
+
+
+@settings(max_examples=200, deadline=None)
+@given(values=st.lists(st.integers(0, 2**53), min_size=1))
+def test_drawn_bars_are_the_same_one_by_one_and_vectorised(values: list[int]) -> None:
+    assert quarters(np.array(values, np.uint64)).tolist() == [quarter(v) for v in values]
 
 
 @settings(max_examples=200, deadline=None)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from hmb_producer_sim import workload as workloads
 from hmb_producer_sim.engine import Engine, Settings
+
 from hmb_trace.catalog import Catalog, Event
 from hmb_trace.errors import ConfigError, NoInputError, UsageError
 

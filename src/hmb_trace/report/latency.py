@@ -14,13 +14,12 @@ import numpy.typing as npt
 from hmb_trace.batch import RecordBatch
 from hmb_trace.catalog import DURATION_UNITS, Catalog, Event, Field
 from hmb_trace.pairing import Paired, Pairing
-from hmb_trace.report.loghist import LogHistogram
+from hmb_trace.report.loghist import LogHistogram, quarter_start, quarters
 from hmb_trace.report.timegrid import TimeGrid
 
 U64 = npt.NDArray[np.uint64]
 SLOWEST = 20
 HEAT_COLUMNS = 128
-HEAT_ROWS = 66  # of a layer: one for each power of two of nanoseconds, 0 included
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 
@@ -57,9 +56,7 @@ class Pair:
         if not len(duration):
             return
         self.histogram.add(duration)
-        power = np.where(duration > 0, np.frexp(duration.astype(np.float64))[1], 0)
-        grid.layer(self.layer, HEAT_ROWS)
-        grid.add(self.layer, grid.index(shown_ns), power.astype(np.intp))
+        grid.add(self.layer, grid.index(shown_ns), quarters(duration))
 
     def slow_limit(self) -> int:
         """Durations below this are not among the slowest so far."""
@@ -80,19 +77,19 @@ class Pair:
         row, column = np.nonzero(part)
         cells = zip(column.tolist(), row.tolist(), part[row, column].tolist(), strict=True)
         return {
-            "rows": [0 if i == 0 else 1 << (i - 1) for i in range(first, last + 1)],
+            "rows": [quarter_start(i) for i in range(first, last + 1)],
             "columns": counts.shape[1],
             "width_ns": grid.width_ns * grid.merge_factor(HEAT_COLUMNS),
             "cells": [list(cell) for cell in cells],
         }
 
     def words(self) -> dict[str, Any]:
-        """What the template writes; values: min, mean, the quantiles, max, all in ns."""
+        """What the template writes; spread: min, mean, the quantiles, max, all in ns."""
         h = self.histogram
         return {
             "name": self.name,
             "count": h.count,
-            "values": [h.minimum, round(h.mean), *map(h.quantile, QUANTILES), h.maximum],
+            "spread": [h.minimum, round(h.mean), *map(h.quantile, QUANTILES), h.maximum],
             "unmatched_begins": self.unmatched_begins,
             "unmatched_ends": self.unmatched_ends,
             "slowest": [slow for *_, slow in sorted(self._slowest, reverse=True)],
@@ -111,9 +108,11 @@ class _Own:
     def nanoseconds(self, values: npt.NDArray[Any]) -> U64:
         """Negative values are 0, those beyond 64 bits saturate."""
         if values.dtype.kind in "ui" and self.mul == self.div:
-            return np.maximum(values, 0).astype(np.uint64)
+            whole: U64 = np.maximum(values, 0).astype(np.uint64)
+            return whole
         scaled = np.nan_to_num(values.astype(np.float64)) * self.mul / self.div
-        return np.clip(scaled, 0, float(2**64 - 2048)).astype(np.uint64)
+        clipped: U64 = np.clip(scaled, 0, float(2**64 - 2048)).astype(np.uint64)
+        return clipped
 
 
 class Latencies:
@@ -203,9 +202,10 @@ class Latencies:
 
 def pair_name(begin: str, end: str) -> str:
     """What begin and end are both called: nand_read of nand_read_begin and nand_read_end."""
-    same = sum(1 for _ in itertools.takewhile(lambda ab: ab[0] == ab[1], zip(begin, end)))
+    equal = itertools.takewhile(lambda ab: ab[0] == ab[1], zip(begin, end, strict=False))
+    same = sum(1 for _ in equal)
     common = begin[:same].rstrip("_-.: ")
-    return common if len(common) >= 3 else f"{begin} to {end}"
+    return common if len(common) >= 2 else f"{begin} to {end}"
 
 
 def _largest(durations: U64, limit: int) -> list[int]:

@@ -54,26 +54,34 @@ class LogHistogram:
         used = np.flatnonzero(self.counts)
         if not len(used):
             return []
-        quarter = [_quarter(_bucket_start(bucket)) for bucket in used.tolist()]
-        first, last = quarter[0], quarter[-1]
-        merged = np.bincount(np.array(quarter) - first, self.counts[used], last - first + 1)
+        bars = [quarter(_bucket_start(bucket)) for bucket in used.tolist()]
+        first, last = bars[0], bars[-1]
+        merged = np.bincount(np.array(bars) - first, self.counts[used], last - first + 1)
         return [
-            (_quarter_start(first + i), _quarter_start(first + i + 1) - 1, int(count))
+            (quarter_start(first + i), quarter_start(first + i + 1) - 1, int(count))
             for i, count in enumerate(merged.tolist())
         ]
 
 
-def _quarter(value: int) -> int:
-    """0, 1, 2, 3 for themselves; then four numbers for each power of two."""
+def quarter(value: int) -> int:
+    """Number of the drawn bar of a value: four bars for each power of two."""
     octave = value.bit_length() - 3
     return value if octave < 1 else octave * 4 + (value >> octave)
 
 
-def _quarter_start(quarter: int) -> int:
-    if quarter < 8:
-        return quarter
-    octave = quarter // 4 - 1
-    return (quarter - octave * 4) << octave
+def quarters(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
+    """quarter() of each value."""
+    octave = np.maximum(np.frexp(values.astype(np.float64))[1] - 3, 0)
+    found: npt.NDArray[np.intp] = octave * 4 + (values >> octave.astype(np.uint64)).astype(np.intp)
+    return found
+
+
+def quarter_start(number: int) -> int:
+    """The least value of a bar."""
+    if number < 8:
+        return number
+    octave = number // 4 - 1
+    return (number - octave * 4) << octave
 
 
 def bucket_of(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:

@@ -36,7 +36,7 @@ def render(found: Findings, names: Names, title: str) -> str:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=False, undefined=jinja2.StrictUndefined
     )
-    environment.filters.update(grouped=grouped, duration=format_duration, size=format_size)
+    environment.filters.update(grouped=grouped, duration=duration, size=format_size)
     template = environment.from_string(_text("report.html.j2"))
     page = _Page(found, names)
     data = page.data()
@@ -65,8 +65,15 @@ def grouped(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
+def duration(nanoseconds: float) -> str:
+    """Nanoseconds for people: 1.5 µs."""
+    return format_duration(nanoseconds).replace("us", "µs")
+
+
 def spark_path(counts: Sequence[int] | I64) -> str:
     """An SVG path in a 120 x 22 box."""
+    if len(counts) > SPARK_SLOTS // 4:
+        counts = counts[:-1]  # the last slot is not over: it would look like a fall
     peak = max((int(c) for c in counts), default=0)
     if peak == 0 or len(counts) < 2:
         return ""
@@ -123,6 +130,7 @@ class _Page:
             ops.append({"name": "all others", "colour": _OTHER, "counts": others.tolist()})
         return {
             "lead_ns": (self.found.first_shown_ns or 0) - grid.start_ns,
+            "end_ns": self.found.last_shown_ns + 1 - grid.start_ns,
             "width_ns": grid.width_ns * grid.merge_factor(TIMELINE_SLOTS),
             "records": grid.read("records", TIMELINE_SLOTS)[0].tolist(),
             "bytes": grid.read("bytes", TIMELINE_SLOTS)[0].tolist(),
@@ -244,7 +252,7 @@ class _Page:
             _tile("records", "Records", grouped(self.records), seq, raw=self.records),
             _tile("lost", "Lost", grouped(found.lost), lost_note,
                   kind="bad" if found.lost else "good", raw=found.lost),
-            _tile("duration", "Duration", format_duration(self.elapsed_ns), "firmware clock",
+            _tile("duration", "Duration", duration(self.elapsed_ns), "firmware clock",
                   raw=self.elapsed_ns),
             _tile("rate", "Mean rate", f"{_si(rate)}/s", f"peak {_si(peak)}/s"),
             _tile("bytes", "Bytes", format_size(found.bytes), f"{_si(speed)}B/s", raw=found.bytes),
@@ -267,7 +275,7 @@ class _Page:
         rate = self.records / max(self.elapsed_ns, 1) * 1e9
         losses = f", {grouped(self.found.lost)} lost (marked)" if self.found.lost else ""
         words = (
-            f"{grouped(self.records)} records over {format_duration(self.elapsed_ns)}: "
+            f"{grouped(self.records)} records over {duration(self.elapsed_ns)}: "
             f"{_si(rate)}/s on average, {_si(self._peak())}/s at most{losses}."
         )
         return {"summary": words, "ops": timeline["ops"]}
@@ -321,9 +329,9 @@ class _Page:
             out.append({"id": "payload", "title": "Payload length", "summary": words})
         if "interval" in histograms:
             words = (
-                f"Half within {format_duration(interval.quantile(0.5))}, "
-                f"99 % within {format_duration(interval.quantile(0.99))}, "
-                f"the longest pause {format_duration(interval.maximum)}."
+                f"Half within {duration(interval.quantile(0.5))}, "
+                f"99 % within {duration(interval.quantile(0.99))}, "
+                f"the longest pause {duration(interval.maximum)}."
             )
             if self.found.backwards:
                 words += f" {grouped(self.found.backwards)} times the clock went back."

@@ -45,6 +45,20 @@
 		for (let v = Math.ceil(low / step) * step; v <= high + step / 1e6; v += step) out.push(v);
 		return out;
 	}
+	// Round values on a logarithmic axis: 1, 2, 5 of each power of ten, or powers of two for bytes.
+	function scaleTicks(h, low, high, wanted) {
+		const out = [];
+		if (h.unit !== "ns") {
+			const every = Math.max(1, Math.ceil(Math.log2(high / low) / wanted));
+			for (let e = Math.floor(Math.log2(low)); 2 ** e <= high; e += every) out.push(2 ** e);
+			return out;
+		}
+		const decades = Math.log10(high / low);
+		const digits = decades * 3 <= wanted ? [1, 2, 5] : [1];
+		for (let e = Math.floor(Math.log10(low)); 10 ** e <= high; e++)
+			for (const digit of digits) if (digit * 10 ** e >= low) out.push(digit * 10 ** e);
+		return out;
+	}
 	function tip(box) {
 		const node = html("div", { class: "tip", hidden: "" }, box);
 		return {
@@ -82,7 +96,6 @@
 		const live = document.getElementById("timeline-live");
 		const hint = tip(box);
 		const left = 58, right = 8, top = 14, bottom = 26;
-		const seconds = t.width_ns / 1e9;
 		const at0 = (slot) => slot * t.width_ns - t.lead_ns; // time after the first record
 		let plot = null;
 
@@ -97,7 +110,9 @@
 			const rows = state.what === "bytes" ? [t.bytes] : t.ops.map((op) => op.counts);
 			const out = [];
 			for (let i = state.from; i < state.to; i += step) {
-				const covered = (Math.min(i + step, state.to) - i) * seconds;
+				// The first and the last slot hold records for a part of their time only.
+				const end = Math.min(Math.min(i + step, state.to) * t.width_ns, t.end_ns);
+				const covered = Math.max(end - Math.max(i * t.width_ns, t.lead_ns), t.width_ns / 20) / 1e9;
 				out.push({ i, step, covered, parts: rows.map((r) => sum(r, i)), lost: sum(t.lost, i) });
 			}
 			return out;
@@ -252,13 +267,12 @@
 			}
 			svg("line", { class: "axis", x1: left, x2: width - right, y1: base, y2: base }, root);
 			let free = -1e9;
-			const octaves = Math.max(1, Math.round((high - low) / Math.max(2, (width - left) / 90)));
-			for (let e = Math.ceil(low); e <= high; e += octaves) {
-				const decimal = h.unit === "ns" ? 10 ** Math.round(Math.log10(2 ** e)) : 2 ** e;
-				const at = x(decimal);
-				if (at < free + 62 || at > width - 18 || at < left - 1) continue;
+			for (const v of scaleTicks(h, 2 ** low, 2 ** high, (width - left) / 75)) {
+				const at = x(v);
+				if (at < free + 50 || at > width - 16 || at < left - 1) continue;
 				free = at;
-				svg("text", { x: at, y: base + 15, "text-anchor": "middle" }, root, amount(decimal, h.unit));
+				svg("line", { class: "axis", x1: at, x2: at, y1: base, y2: base + 3 }, root);
+				svg("text", { x: at, y: base + 15, "text-anchor": "middle" }, root, amount(v, h.unit));
 			}
 			let label = -1e9;
 			for (const [name, value] of h.marks || []) {
@@ -301,7 +315,7 @@
 			g.font = "11px system-ui, sans-serif";
 			g.textAlign = "right";
 			const every = Math.max(1, Math.ceil(rows / 6));
-			for (let r = 0; r < rows; r += every) g.fillText(time(h.rows[r]), left - 6, height - bottom - r * t - 1);
+			for (let r = 0; r < rows; r += every) g.fillText(time(+h.rows[r].toPrecision(2)), left - 6, height - bottom - r * t - 1);
 			g.textAlign = "center";
 			for (const v of ticks(0, cols * h.width_ns, Math.max(2, Math.floor(width / 140))).slice(1))
 				if (v / h.width_ns < cols * 0.97) g.fillText(`+${time(v)}`, left + (v / h.width_ns) * w, height - 6);
