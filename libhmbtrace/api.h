@@ -163,7 +163,7 @@ struct hmb_marker_run {
 struct hmb_state {
 	uint64_t tail; /* ring cursor of the next byte to consume */
 	uint64_t pos; /* bytes of dump stream produced */
-	uint64_t last_ts_ns; /* of the last record seen, markers included */
+	uint64_t last_ts_ns; /* of the last record seen, not of markers */
 	uint64_t first_ts_ns; /* of the first record */
 	uint32_t last_seq; /* of the last good record */
 	uint32_t first_seq;
@@ -304,8 +304,8 @@ uint64_t hmb_spool_data_tail(const struct hmb_spool *spool);
 uint64_t hmb_spool_journal_tail(const struct hmb_spool *spool);
 
 /*
- * The writer waits until data_head - pos >= want or the journal has more than
- * journal_pos, at most timeout_ns; `wake` non-zero ends it early.  Returns data_head - pos.
+ * The writer waits until data_head - pos >= want or a quarter of the journal lies
+ * beyond journal_pos, at most timeout_ns; `wake` non-zero ends it early.  Returns data_head - pos.
  */
 uint64_t hmb_spool_wait(const struct hmb_spool *spool, uint64_t pos, uint64_t want,
 			uint64_t journal_pos, uint64_t timeout_ns, const uint32_t *wake);
@@ -367,10 +367,8 @@ struct hmb_collector {
 	uint64_t max_spool_fill;
 	uint64_t stalls; /* passes that found the spool full */
 	uint64_t stalled_ns;
-	uint32_t ring_flags;
-	uint32_t ring_full_seen;
+	uint32_t ring_flags; /* as the last pass found them */
 	int32_t error;
-	uint32_t pad;
 	struct hmb_state state;
 };
 

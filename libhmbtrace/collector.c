@@ -9,6 +9,7 @@
  */
 #include <poll.h>
 #include <signal.h>
+#include <string.h>
 #include <time.h>
 
 #include "barrier.h"
@@ -26,6 +27,7 @@ struct loop {
 	uint64_t now_ns;
 	uint64_t last_pass_ns;
 	uint64_t last_clock_ns;
+	uint64_t last_head; /* of the pass before */
 	uint64_t wait_ns;
 	uint64_t invalid_since_ns;
 	uint64_t target; /* drain up to here, when has_target */
@@ -100,6 +102,7 @@ static void note_fill(struct hmb_collector *c, const struct hmb_commit *last, ui
 	uint64_t spooled = last->data_head - hmb_spool_data_tail(&c->spool);
 
 	publish(&c->ring_head, head);
+	__atomic_store_n(&c->ring_flags, load_flags(c), __ATOMIC_RELAXED);
 	if (unread <= c->ring.ring_size && unread > c->max_fill)
 		publish(&c->max_fill, unread);
 	if (spooled > c->max_spool_fill)
@@ -114,9 +117,9 @@ static void kill_if(struct hmb_collector *c, uint32_t step)
 		raise(SIGKILL);
 }
 
-/* Publish what a pass put into the sink, then hand its ring bytes back. */
-static int commit(struct hmb_collector *c, struct hmb_commit *last, const struct hmb_sink *sink,
-		  uint64_t head)
+/* Publish what a pass put into the sink: from here on it survives us. */
+static void publish_pass(struct hmb_collector *c, struct hmb_commit *last,
+			 const struct hmb_sink *sink, uint64_t head)
 {
 	uint64_t before = last->state.tail;
 	uint32_t kill_at = c->kill_after == 1 ? c->kill_at : HMB_KILL_NEVER;
@@ -130,9 +133,14 @@ static int commit(struct hmb_collector *c, struct hmb_commit *last, const struct
 	kill_if(c, HMB_KILL_BEFORE_COMMIT);
 	hmb_spool_commit(&c->spool, last, kill_at);
 	kill_if(c, HMB_KILL_AFTER_COMMIT);
-	if (c->state.tail == before)
+}
+
+/* Hand the ring bytes back that the last commit took. */
+static int store_tail(struct hmb_collector *c, const struct hmb_commit *last)
+{
+	if (last->tail_after == last->tail_before)
 		return 0;
-	c->error = hmb_ring_store_tail(&c->ring, before, c->state.tail);
+	c->error = hmb_ring_store_tail(&c->ring, last->tail_before, last->tail_after);
 	kill_if(c, HMB_KILL_AFTER_TAIL);
 	c->kill_after -= c->kill_after > 1;
 	if (c->error == -ESTALE)
@@ -140,56 +148,135 @@ static int commit(struct hmb_collector *c, struct hmb_commit *last, const struct
 	return c->error ? HMB_STOP_DEVICE : 0;
 }
 
-/* A pair of clocks a second, of a record that was published since the pass before. */
+static int commit(struct hmb_collector *c, struct hmb_commit *last, const struct hmb_sink *sink,
+		  uint64_t head)
+{
+	publish_pass(c, last, sink, head);
+	return store_tail(c, last);
+}
+
+/* The first bytes that a pass is about to take. */
+struct witness {
+	uint8_t bytes[HMB_RECORD_HDR_SIZE];
+	uint64_t length;
+};
+
+static void take_witness(const struct hmb_collector *c, uint64_t head, struct witness *witness)
+{
+	witness->length = HMB_MIN(sizeof(witness->bytes), head - c->state.tail);
+	copy_ring(&c->ring, witness->bytes, c->state.tail, witness->length);
+}
+
+/*
+ * Whether head went on and the bytes still stand where they were taken.  After
+ * an overrun (R7) they do not, and yet it is the same ring.
+ */
+static int ring_is_same(const struct hmb_collector *c, const struct hmb_commit *last,
+			const struct witness *witness)
+{
+	uint64_t length = HMB_MIN(witness->length, last->tail_after - last->tail_before);
+	uint64_t head = load_head(c);
+	uint8_t now[HMB_RECORD_HDR_SIZE];
+
+	if (!at_or_past(head, last->head_seen))
+		return 0;
+	copy_ring(&c->ring, now, last->tail_before, length);
+	return head - last->tail_before > c->ring.ring_size ||
+	       memcmp(now, witness->bytes, length) == 0;
+}
+
+/*
+ * Compare-exchange cannot tell the tail of a ring that was re-initialised
+ * since the pass began from ours where both are 0: look once more.  What a
+ * device does between this look and the store nobody can see
+ * (docs/durability.md).
+ */
+static int store_tail_of_pass(struct hmb_collector *c, const struct hmb_commit *last,
+			      const struct witness *witness)
+{
+	if (ring_is_same(c, last, witness))
+		return store_tail(c, last);
+	c->error = -ESTALE;
+	return HMB_STOP_REINIT;
+}
+
+/*
+ * A pair of clocks a second.  Only of a record that was published since the
+ * pass before: head has moved since, and this pass has drained it.
+ */
 static void note_clock(struct hmb_collector *c, struct loop *loop, struct hmb_sink *sink,
 		       uint64_t head)
 {
 	struct hmb_event *event;
 
-	if (c->state.tail != head || loop->now_ns - loop->last_clock_ns < CLOCK_PAIR_NS)
+	if (c->state.tail != head || head == loop->last_head ||
+	    loop->now_ns - loop->last_clock_ns < CLOCK_PAIR_NS)
 		return;
 	event = hmb_note(&c->state, sink, HMB_EV_CLOCK);
-	event->a = loop->now_ns - loop->last_pass_ns;
+	event->a = monotonic_ns() - loop->last_pass_ns;
 	loop->last_clock_ns = loop->now_ns;
 }
 
 /* ---- one turn of the loop ---- */
 
+static void wait_for_room(struct hmb_collector *c, const struct loop *loop)
+{
+	publish(&c->stalls, c->stalls + 1);
+	sleep_ns(STALL_SLEEP_NS);
+	publish(&c->stalled_ns, c->stalled_ns + monotonic_ns() - loop->now_ns);
+}
+
+/* Giving up moves tail to head & ~7: it is there already when only head's low bits are wrong. */
+static int giving_up_helps(const struct hmb_collector *c)
+{
+	return c->state.tail != (load_head(c) & ~(uint64_t)(HMB_RECORD_ALIGN - 1));
+}
+
+/* R2: give a re-initialisation that is under way the time to end. */
+static int wait_for_cursors(struct hmb_collector *c, struct loop *loop)
+{
+	if (!loop->invalid_since_ns)
+		loop->invalid_since_ns = loop->now_ns;
+	if (c->once || stop_asked(c))
+		return HMB_STOP_INVALID;
+	if (loop->now_ns - loop->invalid_since_ns >= c->invalid_ns && giving_up_helps(c))
+		return HMB_STOP_INVALID;
+	sleep_ns(HMB_MAX(HMB_MIN(c->latency_ns, c->invalid_ns / 10), SHORTEST_SLEEP_NS));
+	return 0;
+}
+
 static int handle_failure(struct hmb_collector *c, struct loop *loop, int64_t result)
 {
+	if (result == -EILSEQ)
+		return wait_for_cursors(c, loop);
+	loop->invalid_since_ns = 0;
 	if (result == -EBADMSG)
 		return HMB_STOP_CORRUPT;
 	if (result == -ESTALE)
 		return HMB_STOP_REINIT;
-	if (result == -ENOSPC) {
-		publish(&c->stalls, c->stalls + 1);
-		sleep_ns(STALL_SLEEP_NS);
-		publish(&c->stalled_ns, c->stalled_ns + monotonic_ns() - loop->now_ns);
-		return 0;
-	}
-	/* -EILSEQ: give a re-initialisation that is under way the time to end (R2). */
-	if (!loop->invalid_since_ns)
-		loop->invalid_since_ns = loop->now_ns;
-	if (c->once || stop_asked(c) || loop->now_ns - loop->invalid_since_ns >= c->invalid_ns)
-		return HMB_STOP_INVALID;
-	sleep_ns(HMB_MIN(c->latency_ns, c->invalid_ns / 10));
+	wait_for_room(c, loop);
 	return 0;
 }
 
 static int64_t pass(struct hmb_collector *c, struct loop *loop, struct hmb_commit *last, int *stop)
 {
 	struct hmb_sink sink;
+	struct witness witness;
 	uint64_t head = load_head(c);
 	int64_t result;
 
 	open_sink(c, last, &sink);
 	note_fill(c, last, head);
 	kill_if(c, HMB_KILL_BEFORE_COPY);
+	take_witness(c, head, &witness);
 	result = hmb_collect(&c->ring, &c->state, &c->options, &sink, &head);
 	if (result > 0)
 		note_clock(c, loop, &sink, head);
-	if (result >= 0 && (result || sink.events_len))
-		*stop = commit(c, last, &sink, head);
+	loop->last_head = head;
+	if (result < 0 || (!result && !sink.events_len))
+		return result;
+	publish_pass(c, last, &sink, head);
+	*stop = store_tail_of_pass(c, last, &witness);
 	return result;
 }
 
@@ -251,12 +338,13 @@ static void set_target(struct hmb_collector *c, struct loop *loop)
 
 /* ---- waiting ---- */
 
-static int wait_by_poll(struct hmb_collector *c, uint64_t ns)
+/* Not for POLLIN while bytes wait for more (R3): they are there already, and poll would not sleep. */
+static int wait_by_poll(struct hmb_collector *c, uint64_t ns, int bytes_wait)
 {
-	struct pollfd ready = { .fd = c->ring.fd, .events = POLLIN };
+	struct pollfd ready = { .fd = c->ring.fd, .events = bytes_wait ? 0 : POLLIN };
 	int got = poll(&ready, 1, (int)HMB_MAX(ns / 1000000u, 1u));
 
-	return got > 0 && ready.revents & (POLLHUP | POLLNVAL) ? HMB_STOP_HANGUP : 0;
+	return got > 0 && ready.revents & (POLLHUP | POLLNVAL | POLLERR) ? HMB_STOP_HANGUP : 0;
 }
 
 /* Long enough that a pass is worth its cost, short enough for latency and ring. */
@@ -274,7 +362,7 @@ static int wait_for_more(struct hmb_collector *c, struct loop *loop, int64_t res
 	}
 	loop->wait_ns = HMB_MAX(loop->wait_ns, SHORTEST_SLEEP_NS);
 	if (c->ring.can_poll && result == 0 && loop->wait_ns >= 1000000u)
-		return wait_by_poll(c, loop->wait_ns);
+		return wait_by_poll(c, loop->wait_ns, unread != 0);
 	sleep_ns(loop->wait_ns);
 	return 0;
 }
@@ -309,6 +397,7 @@ int hmb_collector_run(struct hmb_collector *c)
 
 	hmb_spool_read_commit(&c->spool, &last);
 	loop.last_pass_ns = monotonic_ns();
+	loop.last_head = load_head(c);
 	while (!stop)
 		stop = stop_asked(c) == STOP_NOW ? HMB_STOP_ASKED : turn(c, &loop, &last);
 	return stop;
