@@ -170,13 +170,17 @@ static int read_header(int fd, struct superblock *super)
 		return -EBADMSG;
 	if (super->magic != SPOOL_MAGIC || super->version != SPOOL_VERSION ||
 	    super->commit_size != sizeof(struct hmb_commit) ||
-	    super->writer_size != sizeof(struct hmb_writer_commit))
+	    super->writer_size != sizeof(struct hmb_writer_commit) ||
+	    super->identity[IDENTITY_SIZE - 1])
 		return -EBADMSG;
 	return 0;
 }
 
-/* The process may have died between a publish and the stores that follow it. */
-static void restore_heads(struct hmb_spool *spool)
+/*
+ * The process may have died between a publish and the stores that follow it.
+ * -EBADMSG when more is said to wait than the spool can hold.
+ */
+static int restore_heads(struct hmb_spool *spool)
 {
 	struct collector_block *block = collector_block(spool);
 	const struct hmb_commit *current = &block->slot[block->generation & 1];
@@ -187,6 +191,10 @@ static void restore_heads(struct hmb_spool *spool)
 	block->journal_head = current->journal_head;
 	writer->data_tail = written->data_tail;
 	writer->journal_tail = written->journal_tail;
+	if (current->data_head - written->data_tail > spool->data_size ||
+	    current->journal_head - written->journal_tail > spool->journal_size)
+		return -EBADMSG;
+	return 0;
 }
 
 int hmb_spool_map(struct hmb_spool *spool, int fd, uint64_t file_size, uint64_t data_size,
@@ -210,8 +218,10 @@ int hmb_spool_map(struct hmb_spool *spool, int fd, uint64_t file_size, uint64_t 
 	if (create)
 		format_header(spool, identity);
 	else
-		restore_heads(spool);
-	return 0;
+		err = restore_heads(spool);
+	if (err)
+		hmb_spool_unmap(spool);
+	return err;
 }
 
 void hmb_spool_unmap(struct hmb_spool *spool)
@@ -374,14 +384,15 @@ static void read_previous(const struct hmb_spool *spool, struct hmb_commit *comm
 }
 
 /* Take the last pass once more, from the ring, into a buffer of its own. */
-static int64_t take_again(const struct hmb_ring *ring, const struct hmb_commit *last,
-			  struct hmb_state *state, const struct hmb_options *options,
-			  struct hmb_sink *sink)
+static int64_t take_again(const struct hmb_spool *spool, const struct hmb_ring *ring,
+			  const struct hmb_commit *last, struct hmb_state *state,
+			  const struct hmb_options *options, struct hmb_sink *sink)
 {
 	uint64_t span = last->tail_after - last->tail_before;
 
-	sink->data_cap = span + hmb_collect_slack();
-	sink->events_cap = 8 * span + (1u << 20);
+	/* A span may be long where a marker skips; what came of it did fit into the spool. */
+	sink->data_cap = HMB_MIN(span, spool->data_size) + hmb_collect_slack();
+	sink->events_cap = spool->journal_size + 2 * hmb_collect_min_events();
 	sink->data = calloc(1, sink->data_cap);
 	sink->events = calloc(1, sink->events_cap);
 	if (!sink->data || !sink->events)
@@ -389,24 +400,68 @@ static int64_t take_again(const struct hmb_ring *ring, const struct hmb_commit *
 	return hmb_collect_upto(ring, state, options, sink, last->head_seen, last->tail_before);
 }
 
-static int same_bytes(const struct hmb_spool *spool, const struct hmb_ring *ring,
-		      const struct hmb_commit *last, const struct hmb_options *options)
+/* Whether the last pass, taken once more under these options, gives the spool's dump bytes. */
+static int same_data(const struct hmb_spool *spool, const struct hmb_ring *ring,
+		     const struct hmb_commit *previous, const struct hmb_commit *last,
+		     const struct hmb_options *options)
 {
+	struct hmb_state state = previous->state;
 	struct hmb_sink sink = { 0 };
-	struct hmb_commit previous;
-	int same;
+	int same = take_again(spool, ring, last, &state, options, &sink) >= 0 &&
+		   state.tail == last->tail_after &&
+		   previous->data_head + sink.data_len == last->data_head &&
+		   !memcmp(sink.data, spool->data + previous->data_head % spool->data_size,
+			   sink.data_len);
 
-	read_previous(spool, &previous);
-	if (previous.state.tail != last->tail_before)
-		return 0;
-	same = take_again(ring, last, &previous.state, options, &sink) >= 0 &&
-	       previous.state.tail == last->tail_after &&
-	       previous.data_head + sink.data_len == last->data_head &&
-	       !memcmp(sink.data, spool->data + previous.data_head % spool->data_size,
-		       sink.data_len);
 	free(sink.data);
 	free(sink.events);
 	return same;
+}
+
+static int ring_holds(const struct hmb_ring *ring, uint64_t cursor, const uint8_t *bytes,
+		      uint64_t n)
+{
+	const uint8_t *area = ring->base + HMB_RECORD_AREA_OFF;
+	uint64_t offset = cursor & (ring->ring_size - 1),
+		 first = HMB_MIN(n, ring->ring_size - offset);
+
+	return n <= ring->ring_size && !memcmp(area + offset, bytes, first) &&
+	       !memcmp(area, bytes + first, n - first);
+}
+
+/* Whether what the last pass rejected still stands in the ring. */
+static int same_rejects(const struct hmb_spool *spool, const struct hmb_ring *ring, uint64_t from,
+			uint64_t to)
+{
+	const struct hmb_event *event;
+
+	for (; from != to; from += sizeof(*event) + hmb_align8(event->length)) {
+		event = (const void *)(spool->journal + from % spool->journal_size);
+		if (to - from > spool->journal_size || event->magic != HMB_EVENT_MAGIC ||
+		    event->length > to - from)
+			return 0;
+		if (event->kind == HMB_EV_REJECT &&
+		    !ring_holds(ring, event->cursor, (const uint8_t *)(event + 1), event->length))
+			return 0;
+	}
+	return 1;
+}
+
+static int same_bytes(const struct hmb_spool *spool, const struct hmb_ring *ring,
+		      const struct hmb_commit *last, const struct hmb_options *options)
+{
+	/* R9's stop ends a pass early; where this one ended, the commit says. */
+	struct hmb_options now = { .keep_unknown_flags = options->keep_unknown_flags };
+	/* The daemon may have been restarted with the other choice (R10). */
+	struct hmb_options other = { .keep_unknown_flags = !options->keep_unknown_flags };
+	struct hmb_commit previous;
+
+	read_previous(spool, &previous);
+	if (previous.state.tail != last->tail_before || previous.state.epoch != last->state.epoch)
+		return 0;
+	return same_rejects(spool, ring, previous.journal_head, last->journal_head) &&
+	       (same_data(spool, ring, &previous, last, &now) ||
+		same_data(spool, ring, &previous, last, &other));
 }
 
 int hmb_spool_continues(const struct hmb_spool *spool, const struct hmb_ring *ring,
