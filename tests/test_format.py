@@ -12,11 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hmb_daemon.cli import command as daemon_command
 
 from hmb_trace import attach
 from hmb_trace._core import ffi, lib
 from hmb_trace.cli import main
+from hmb_trace.commandline import run
 from hmb_trace.errors import HmbTraceError, InvalidDataError
+from hmb_trace.rejects import read as read_rejects
+from hmb_trace.sidecar import find as find_sidecar
+from hmb_trace.sidecar import rejects_path
 from hmb_trace.testing import without_tail
 from tests.oracle.collect import Consumer, InvalidCursorsError, Reject, joined
 from tests.oracle.dump import Account, Entry, read_dump
@@ -204,3 +209,54 @@ def test_dump_by_info(name: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert found["offset"] == want["error"]["offset"]
         assert str(want["error"]["offset"]) in err
         assert err.count("\n") == 1
+
+
+def drain_by_daemon(ring: Path, folder: Path, *options: str) -> int:
+    """In this process: starting a Python for each vector would take most of a minute."""
+    args = ["--device", str(ring), "--once", "--output-dir", str(folder / "out")]
+    args += ["--spool-dir", str(folder / "spool"), "--spool-size", "1MiB", "--label", "v"]
+    return run(daemon_command, "hmb-trace-daemon", [*args, *options])
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_ring_by_the_daemon(name: str, tmp_path: Path) -> None:
+    ring = tmp_path / "ring"
+    ring.write_bytes(content(name))
+    flags = ["--unknown-flags", "keep"] if keeps_unknown_flags(name) else []
+    assert drain_by_daemon(ring, tmp_path, *flags) == 0
+    want = expected(name)
+    (segment,) = sorted((tmp_path / "out").glob("*.bin")) or [None]
+    assert (segment.read_bytes() if segment else b"").hex(" ", 32) == dump_of(name).hex(" ", 32)
+    region = ring.read_bytes()
+    assert without_tail(region) == without_tail(content(name))
+    assert int.from_bytes(region[0x18:0x20], "little") == int(want["tail"], 16)
+    if segment is None:
+        assert not want["rejects"]
+        return
+    sidecar = find_sidecar(segment)
+    assert sidecar is not None
+    assert {key: sidecar.counters[key] for key in want["counters"]} == want["counters"]
+    found = [Gap(g.seq_before, g.seq_after, g.lost, g.rejected) for g in sidecar.gap_list]
+    assert found == [Gap(**gap) for gap in want["gaps"]]
+    assert daemon_rejects(segment) == rejects_of(name)
+
+
+def daemon_rejects(segment: Path) -> list[Reject]:
+    path = rejects_path(segment)
+    entries = read_rejects(path) if path.exists() else []
+    return joined([Reject(entry.cursor, entry.reason, entry.data) for entry in entries])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusal_r1_r2_by_the_daemon(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ring = tmp_path / "ring"
+    ring.write_bytes(content(name))
+    refusal = expected(name)["refusal"]
+    assert drain_by_daemon(ring, tmp_path) == refusal["exit_code"]
+    said = capfd.readouterr().err
+    assert [line for line in said.splitlines() if refusal["field"] in line]
+    assert "Traceback" not in said
+    assert ring.read_bytes() == content(name)
+    assert not list((tmp_path / "out").glob("*"))
