@@ -28,7 +28,7 @@ OUT = ROOT / "demo-out"
 BIN = Path(sys.executable).parent
 PACED = {"records": 3_000_000, "rate": "500k/s", "ring": "2MiB", "on_full": "block"}
 FAST = {"records": 10_000_000, "rate": "max", "ring": "16MiB", "on_full": "block"}
-OVERRUN = {"records": 3_000_000, "rate": "max", "ring": "64KiB", "on_full": "drop"}
+OVERRUN = {"records": 6_000_000, "rate": "1.5M/s", "ring": "64KiB", "on_full": "drop"}
 PATIENCE = 90.0  # seconds for one act
 console = Console(highlight=False)
 
@@ -42,7 +42,7 @@ def run(*args: object) -> str:
     """Run one of our programs to its end, showing the command line; its standard output."""
     command = [str(a) for a in args]
     shown = [str(Path(c).relative_to(ROOT)) if c.startswith(f"{ROOT}/") else c for c in command]
-    console.print(f"[dim]$ {' '.join(shown)}[/]")
+    console.print(f"[dim]$ {' '.join(shown)}[/]", soft_wrap=True)
     done = subprocess.run(
         [str(BIN / command[0]), *command[1:]], capture_output=True, text=True, check=False
     )
@@ -76,7 +76,7 @@ class Act:
         self._wait(ring.exists, simulator, "the ring to appear")
         daemon = self._start(
             "hmb-trace-daemon", "--device", f"shm:{self.shm}", "--output-dir", self.capture,
-            "--rotate-size", "128MiB", "--on-frozen", "exit", "--label", "demo",
+            "--rotate-size", "32MiB", "--on-frozen", "exit", "--label", "demo",
         )  # fmt: skip
         try:
             self._watch(ring, simulator, daemon)
@@ -91,7 +91,10 @@ class Act:
 
     def _start(self, program: str, *args: object) -> subprocess.Popen[bytes]:
         words = [program, *(str(a) for a in args)]
-        console.print(f"[dim]$ {' '.join(w.replace(f'{ROOT}/', '') for w in words)} &[/]")
+        console.print(
+            f"[dim]$ {' '.join(w.replace(f'{ROOT}/', '') for w in words)} &[/]",
+            soft_wrap=True,
+        )
         with (self.folder / f"{program}.log").open("wb") as log:
             return subprocess.Popen(
                 [str(BIN / program), *words[1:]], stdout=log, stderr=subprocess.STDOUT
@@ -159,7 +162,7 @@ class Act:
             "bytes, wrap markers included": dump["bytes"] == ledger["bytes"],
         }
         if checksum:
-            books["FNV-1a of every byte"] = dump["fnv64"] == _number(ledger["fnv64"])
+            books["FNV-1a of every byte"] = _number(dump["fnv64"]) == _number(ledger["fnv64"])
         for words, holds in books.items():
             console.print(f"  {'[green]✓[/]' if holds else '[red]✗[/]'} {words}")
         if not all(books.values()):
