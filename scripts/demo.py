@@ -26,9 +26,27 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "demo-out"
 BIN = Path(sys.executable).parent
-PACED = {"records": 3_000_000, "rate": "500k/s", "ring": "2MiB", "on_full": "block"}
-FAST = {"records": 10_000_000, "rate": "max", "ring": "16MiB", "on_full": "block"}
-OVERRUN = {"records": 6_000_000, "rate": "1.5M/s", "ring": "64KiB", "on_full": "drop"}
+PACED = {
+    "records": 3_000_000,
+    "rate": "500k/s",
+    "ring": "2MiB",
+    "on_full": "block",
+    "rotate": "32MiB",
+}
+FAST = {
+    "records": 10_000_000,
+    "rate": "max",
+    "ring": "16MiB",
+    "on_full": "block",
+    "rotate": "256MiB",
+}
+OVERRUN = {
+    "records": 6_000_000,
+    "rate": "1.5M/s",
+    "ring": "64KiB",
+    "on_full": "drop",
+    "rotate": "64MiB",
+}
 PATIENCE = 90.0  # seconds for one act
 console = Console(highlight=False)
 
@@ -76,7 +94,7 @@ class Act:
         self._wait(ring.exists, simulator, "the ring to appear")
         daemon = self._start(
             "hmb-trace-daemon", "--device", f"shm:{self.shm}", "--output-dir", self.capture,
-            "--rotate-size", "32MiB", "--on-frozen", "exit", "--label", "demo",
+            "--rotate-size", self.plan["rotate"], "--on-frozen", "exit", "--label", "demo",
         )  # fmt: skip
         try:
             self._watch(ring, simulator, daemon)

@@ -72,7 +72,8 @@ class GapFacts:
     order: int  # minus the number of the gap, so that of equals the first is the larger
     rejected: int = field(compare=False)
     found: SequenceBreak = field(compare=False)
-    shown_ns: int = field(compare=False)
+    shown_ns: int = field(compare=False)  # of the record after it
+    before_ns: int = field(compare=False)  # of the record before it
     cause: str = field(compare=False)
 
 
@@ -247,15 +248,17 @@ class Gatherer:
             return np.empty(0, np.intp)
         offsets = np.array([b.offset for b in breaks], np.uint64)
         rows = np.minimum(np.searchsorted(batch.offset, offsets), len(batch) - 1)
+        first = int(shown[0]) if self._last_shown is None else self._last_shown
+        before = np.append(np.uint64(first), shown[:-1])
         lost = [
-            self._one_gap(gap, int(shown[row]))
+            self._one_gap(gap, int(shown[row]), int(before[row]))
             for gap, row in zip(breaks, rows.tolist(), strict=True)
         ]
         slot = self.found.grid.index(shown[rows])
         self.found.grid.add("lost", slot, weight=np.array(lost, float))
         return rows
 
-    def _one_gap(self, gap: SequenceBreak, shown_ns: int) -> int:
+    def _one_gap(self, gap: SequenceBreak, shown_ns: int, before_ns: int) -> int:
         """Note a gap; how many records it lost, those in the rejects not counted."""
         told = self._told.get((gap.seq_before, gap.seq_after))
         if told:
@@ -267,7 +270,8 @@ class Gatherer:
         facts = self.found.files[-1]
         facts.gaps += lost > 0
         facts.lost += lost
-        entry = GapFacts(lost, -next(self._gap_number), rejected, gap, shown_ns, cause)
+        order = -next(self._gap_number)
+        entry = GapFacts(lost, order, rejected, gap, shown_ns, before_ns, cause)
         heapq.heappush(self.found.gaps, entry)
         if len(self.found.gaps) > GAPS_LISTED:
             heapq.heappop(self.found.gaps)

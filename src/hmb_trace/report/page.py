@@ -135,8 +135,18 @@ class _Page:
             "records": grid.read("records", TIMELINE_SLOTS)[0].tolist(),
             "bytes": grid.read("bytes", TIMELINE_SLOTS)[0].tolist(),
             "lost": grid.read("lost", TIMELINE_SLOTS)[0].tolist(),
+            "bands": self._bands(),
             "ops": ops,
         }
+
+    def _bands(self) -> list[tuple[int, int]]:
+        """Times between which records are missing, where that is long enough to be seen."""
+        start, width = self.found.grid.start_ns, self.found.grid.width_ns
+        return [
+            (gap.before_ns - start, gap.shown_ns - start)
+            for gap in self.found.gaps
+            if gap.lost and gap.shown_ns - gap.before_ns > 2 * width
+        ]
 
     @staticmethod
     def _histogram(histogram: LogHistogram, unit: str, colour: int) -> dict[str, Any]:

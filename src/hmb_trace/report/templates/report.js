@@ -152,6 +152,9 @@
 				svg("path", { d: `${path}Z`, style: `fill:${fill}` }, root);
 			}
 			svg("line", { class: "axis", x1: left, x2: width - right, y1: base, y2: base }, root);
+			const edge = (ns) => Math.max(left, Math.min(width - right, x(ns / t.width_ns)));
+			for (const [from, to] of t.bands)
+				svg("rect", { class: "loss", x: edge(from), y: top, width: edge(to) - edge(from), height: base - top, opacity: 0.13 }, root);
 			for (const c of cols) {
 				if (!c.lost) continue;
 				const at = x(c.i), wide = Math.max(2, x(Math.min(c.i + c.step, state.to)) - at);
