@@ -131,8 +131,10 @@ static void add(struct hmb_sim_counts *to, const struct hmb_sim_counts *counts)
 
 void hmb_sim_close_epoch(struct hmb_sim *sim)
 {
-	sim->hold = 0;
-	sim_show(sim);
+	if (sim->hold) {
+		sim->hold = 0;
+		sim_show(sim);
+	}
 	sim->epoch.dropped_unseen += sim->pending_drops;
 	sim->pending_drops = 0;
 }

@@ -147,7 +147,9 @@ int sim_twist_marker(struct hmb_sim *sim, uint64_t cursor, uint64_t left)
 
 	if (!sim->have_last || sim->pending_drops)
 		return 0;
-	if (sim->fault.twist == HMB_SIM_DAMAGED_MARKER) {
+	/* A partial marker that took a seq leaves a gap that is no loss: nobody could tell. */
+	if (sim->fault.twist == HMB_SIM_DAMAGED_MARKER &&
+	    (rejected || sim->config.wrap != HMB_SIM_WRAP_SEQ_MARKER)) {
 		marker->magic = BAD_MAGIC;
 		count_lost_marker(sim, left);
 		happened(sim, cursor, marker->seq, rejected);
@@ -157,6 +159,7 @@ int sim_twist_marker(struct hmb_sim *sim, uint64_t cursor, uint64_t left)
 		marker->payload_len = DIRTY_PAYLOAD_LEN;
 		marker->flags |= UNKNOWN_RECORD_FLAGS;
 		sim->epoch.markers_cleaned++;
+		sim->epoch.rejected_bytes += HMB_RECORD_HDR_SIZE; /* as it was */
 		happened(sim, cursor, marker->seq, HMB_RECORD_HDR_SIZE);
 	}
 	return 0;
@@ -271,11 +274,12 @@ void hmb_sim_move_head(struct hmb_sim *sim, int64_t by, uint32_t go_on)
 {
 	struct hmb_producer *p = &sim->producer;
 
+	if (go_on) {
+		sim_next_epoch(sim);
+		p->head += (uint64_t)by;
+		by = 0;
+	}
 	hmb_port_store_release64(&p->hdr->head, p->head + (uint64_t)by);
-	if (!go_on)
-		return;
-	sim_next_epoch(sim);
-	p->head += (uint64_t)by;
 }
 
 uint64_t hmb_sim_overrun(struct hmb_sim *sim, uint64_t bytes)

@@ -176,7 +176,7 @@ static void *place(struct hmb_producer *p, __u64 ts_ns, __u64 opcode_to_len, __u
 }
 
 void *hmb_producer_begin(struct hmb_producer *p, __u64 ts_ns, __u16 opcode, __u8 cpu, __u8 flags,
-                         __u32 payload_len)
+			 __u32 payload_len)
 {
 	__u32 need = record_size(payload_len);
 
@@ -191,8 +191,8 @@ void *hmb_producer_begin(struct hmb_producer *p, __u64 ts_ns, __u16 opcode, __u8
 	if (skip_for(p, need))
 		hmb_producer_wrap(p, p->seq, ts_ns);
 	return place(p, ts_ns,
-	             opcode | (__u64)cpu << 16 | (__u64)flags << 24 | (__u64)payload_len << 32,
-	             need);
+		     opcode | (__u64)cpu << 16 | (__u64)flags << 24 | (__u64)payload_len << 32,
+		     need);
 }
 
 void hmb_producer_end(struct hmb_producer *p)
@@ -223,7 +223,7 @@ static __u64 load_upto8(const __u8 *from, __u32 count)
 }
 
 int hmb_producer_emit(struct hmb_producer *p, __u64 ts_ns, __u16 opcode, __u8 cpu,
-                      const void *payload, __u32 payload_len)
+		      const void *payload, __u32 payload_len)
 {
 	__u8 flags = payload_len > HMB_RECORD_MAX_PAYLOAD ? HMB_REC_FLAG_TRUNCATED : 0;
 	__u32 len = flags ? HMB_RECORD_MAX_PAYLOAD : payload_len;

@@ -18,14 +18,14 @@ struct hmb_producer {
 	__u64 size; /* bytes of the record area */
 	__u64 head; /* next byte to write; the host sees it after publish */
 	__u64 tail; /* as last read: host memory is slow to read, so only when space looks short */
-	__u64 record;         /* cursor of the record that begin placed */
-	__u64 dropped;        /* records: no room */
-	__u64 refused;        /* records: payload_len over the limit, a bug of the caller */
-	__u64 markers;        /* wrap markers written, partial ones included */
-	__u32 seq;            /* of the next record */
-	__u32 last_seq;       /* of the last record that was finished */
-	__u32 flags;          /* what hdr->flags holds: nobody else writes it */
-	__u32 need;           /* bytes of the record between begin and end */
+	__u64 record; /* cursor of the record that begin placed */
+	__u64 dropped; /* records: no room */
+	__u64 refused; /* records: payload_len over the limit, a bug of the caller */
+	__u64 markers; /* wrap markers written, partial ones included */
+	__u32 seq; /* of the next record */
+	__u32 last_seq; /* of the last record that was finished */
+	__u32 flags; /* what hdr->flags holds: nobody else writes it */
+	__u32 need; /* bytes of the record between begin and end */
 	__u32 drops_keep_seq; /* 1: a dropped record leaves no gap in seq (loss of unknown extent)
 	                       */
 };
@@ -45,7 +45,7 @@ int hmb_producer_init(struct hmb_producer *p, void *base, __u32 ring_size, __u64
  * before hmb_producer_commit().
  */
 void *hmb_producer_begin(struct hmb_producer *p, __u64 ts_ns, __u16 opcode, __u8 cpu, __u8 flags,
-                         __u32 payload_len);
+			 __u32 payload_len);
 
 /* Finish the record that begin placed, without showing it yet: more may follow. */
 void hmb_producer_end(struct hmb_producer *p);
@@ -61,7 +61,7 @@ void hmb_producer_commit(struct hmb_producer *p);
  * flagged HMB_REC_FLAG_TRUNCATED.  Returns 0, or -1 when the record was dropped.
  */
 int hmb_producer_emit(struct hmb_producer *p, __u64 ts_ns, __u16 opcode, __u8 cpu,
-                      const void *payload, __u32 payload_len);
+		      const void *payload, __u32 payload_len);
 
 /* 1 if a record of this size can be placed now; reads tail when it has to. */
 int hmb_producer_has_room(struct hmb_producer *p, __u64 ts_ns, __u32 payload_len);

@@ -18,7 +18,8 @@ import click
 from hmb_producer_sim import region as regions
 from hmb_producer_sim import workload as workloads
 from hmb_producer_sim.engine import Engine, Settings
-from hmb_producer_sim.faults import Fault
+from hmb_producer_sim.faults import ARGUMENTS
+from hmb_producer_sim.faults import parse as parse_fault
 from hmb_producer_sim.region import Region
 from hmb_producer_sim.simulator import Plan, Simulator, Stop
 from hmb_producer_sim.workload import Workload
@@ -60,6 +61,15 @@ class _Integer(click.ParamType[Any]):
                 f"found {value!r}, expected a whole number from 0 to {self._most}", param, ctx
             )
         return number
+
+
+class _Fault(click.ParamType[Any]):
+    """KIND[:ARGUMENT][@N]."""
+
+    name = "kind[@n]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return parse_fault(value) if isinstance(value, str) else value
 
 
 class _Range(click.ParamType[Any]):
@@ -144,9 +154,15 @@ def _summary(ledger: dict[str, Any]) -> str:
         f"{rate:,.0f}/s",
         f"{ledger['dropped'] + ledger['dropped_unseen']:,} dropped",
     ]
-    if ledger["faults"]:
-        parts.append(f"{len(ledger['faults'])} faults")
     return ", ".join(parts)
+
+
+def _tell_faults(quiet: bool, faults: list[dict[str, Any]]) -> None:
+    for fault in faults:
+        if fault["injected"]:
+            _say(quiet, f"fault {fault['kind']} at seq {fault['seq']}, cursor {fault['cursor']:#x}")
+        else:
+            _say(quiet, f"fault {fault['kind']} did not happen: {fault['reason']}")
 
 
 @contextlib.contextmanager
@@ -187,7 +203,7 @@ def _engine_settings(options: dict[str, Any], ring_size: int, workload: Workload
         drops_keep_seq=options["drops_keep_seq"],
         hash=options["ledger_hash"] != "none",
         real_clock=options["clock"] == "host",
-        keep_log=any(fault.kind.startswith("reset") for fault in options["faults"]),
+        keep_log=any(fault.kind.startswith("reset") for fault in options["fault"]),
         keep_unknown_flags=options["expect_unknown_flags"] == "keep",
         renumber=options["start_seq"] is not None,
     )
@@ -227,6 +243,7 @@ def _simulate(engine: Engine, region: Region, plan: Plan, quiet: bool) -> None:
         ledger = simulator.run()
         progress.clear()
         _say(quiet, _summary(ledger))
+        _tell_faults(quiet, ledger["faults"])
         if plan.linger_ns != 0 and not engine.is_drained():
             _say(quiet, "waiting until a consumer has read the rest (Ctrl-C to leave)")
         if not simulator.drain() and plan.linger_ns != 0:
@@ -242,7 +259,6 @@ def _check(options: dict[str, Any]) -> None:
 def _run(target: _Target, options: dict[str, Any]) -> None:
     _check(options)
     workload = workloads.load(options["workload"], options["payload"])
-    plan_faults: tuple[Fault, ...] = options["faults"]
     with (
         _replayed(options["replay"]) as replay,
         regions.cleaned(target.open(), keep=options["keep"]) as region,
@@ -257,7 +273,7 @@ def _run(target: _Target, options: dict[str, Any]) -> None:
                 linger_ns=_linger(options),
                 ledger=options["ledger"],
                 hashed=settings.hash,
-                faults=plan_faults,
+                faults=options["fault"],
                 about=_about(options, settings, workload),
             )
             _simulate(engine, region, plan, options["quiet"])
@@ -320,6 +336,14 @@ def _print_catalog(ctx: click.Context, param: click.Parameter, value: str | None
     show_default=True,
     help="What firmware does at the end of a lap.",
 )
+@click.option(
+    "--fault",
+    type=_Fault(),
+    multiple=True,
+    help="Do it wrong before record N, by default in the middle; may be repeated. Kinds: "
+    + ", ".join(ARGUMENTS)
+    + ".",
+)
 @click.option("--freeze-at-end", is_flag=True, help="Set FROZEN after the last record.")
 @click.option("--ledger", type=click.Path(path_type=Path), help="Account of what was written.")
 @click.option(
@@ -371,7 +395,6 @@ def hmb_firmware_sim(ctx: click.Context, /, **options: Any) -> None:
     options["rate_given"] = (
         ctx.get_parameter_source("rate") is not click.core.ParameterSource.DEFAULT
     )
-    options["faults"] = ()
     target = _Target(
         *(options[key] for key in ("shm", "file", "device", "ring_size", "keep", "replace", "mode"))
     )

@@ -96,7 +96,7 @@ class Engine:
 
     def __init__(
         self,
-        memory: mmap.mmap,
+        memory: mmap.mmap | bytearray,
         settings: Settings,
         workload: Workload,
         replay: memoryview | None = None,
@@ -106,6 +106,7 @@ class Engine:
         Raises:
             UsageError: a ring size that is no power of two, a cursor that is no multiple of 8.
         """
+        self.ring_size = settings.ring_size
         self._base = ffi.from_buffer("uint8_t[]", memory, require_writable=True)
         self._replay = ffi.from_buffer("uint8_t[]", replay) if replay is not None else None
         self._tables = _tables(workload.events)
@@ -191,7 +192,7 @@ class Engine:
         """True until the twist has happened."""
         return bool(lib.hmb_sim_twist_pending(self._sim))
 
-    def last_fault(self) -> dict[str, int]:
+    def last_fault(self) -> dict[str, Any]:
         """Where the last fault was put: cursor, seq, bytes that must be rejected."""
         cursor, seq, size = ffi.new("uint64_t *"), ffi.new("uint32_t *"), ffi.new("uint64_t *")
         lib.hmb_sim_last_fault(self._sim, cursor, seq, size)

@@ -21,7 +21,6 @@ from hmb_trace.layout import RingFlag
 SLICE_NS = 50_000_000  # how late a signal may be noticed
 DRAIN_POLL_S = 0.002
 STOPPED_LINGER_NS = 10_000_000_000  # after a signal a consumer gets so long
-SETTLE_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -113,11 +112,11 @@ class Simulator:
                 self._injector.inject(stats["produced"])
         self._injector.finish()
 
-    def _wait(self, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
+    def _wait(self, condition: Callable[[], bool], patience_s: float) -> bool:
         """Wait until the condition holds; False when time or patience is over."""
-        end = None if timeout_s is None else time.monotonic() + timeout_s
+        end = time.monotonic() + patience_s
         while not condition():
-            if self._over() or (end is not None and time.monotonic() >= end):
+            if self._over() or time.monotonic() >= end:
                 return False
             time.sleep(DRAIN_POLL_S)
         return True

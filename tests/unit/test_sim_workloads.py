@@ -115,7 +115,11 @@ name = "mine"
 [[event]]
 opcode = 7
 name = "A"
-field = [{ name = "x", type = "u16" }, { name = "f", type = "f32" }, { name = "s", type = "char[6]" }]
+field = [
+    { name = "x", type = "u16" },
+    { name = "f", type = "f32" },
+    { name = "s", type = "char[6]" },
+]
 [[event]]
 opcode = 8
 name = "B"
