@@ -335,6 +335,7 @@ def validity() -> list[RingVector]:
     lying = rec(1, bytes(8), payload_len=40)
     long_lie = rec(1, bytes(24), payload_len=56)
     nested = rec(0, rec(1) + rec(2))
+    hollow = rec(0, bytes(32), payload_len=64)
     odd = rec(1, b"abc", flags=0x42, padding=0x11)
     return [
         RingVector(
@@ -383,6 +384,15 @@ def validity() -> list[RingVector]:
             [(72, LYING, long_lie)],
             [(0, 2, 0, 1)],
             counters={"lying_lengths": 1, "resyncs": 1},
+        ),
+        RingVector(
+            "r8-straddle-over-a-record",
+            "R8 R9 R3.3",
+            "A straddled record is suspect even before its right successor: a record at offset 0.",
+            area(128, hollow, rec(1), rec(1), cursor=64),
+            rec(1) + rec(1),
+            [(64, LYING, hollow)],
+            counters={"lying_lengths": 1, "resyncs": 1, "duplicates": 1},
         ),
         RingVector(
             "r8-good-before-garbage",
@@ -486,6 +496,18 @@ def damage() -> list[RingVector]:
             rec(0) + rec(1) + rec(2),
             [(216, DAMAGED, across)],
             counters={"resyncs": 1},
+        ),
+        *(
+            RingVector(
+                f"r9-before-an-end-{left}",
+                "R9 R3.2",
+                f"The record after the damage ends {left} bytes before the lap boundary.",
+                area(256, rec(0), b"\x01" * 16, rec(1), bytes(left), rec(2), cursor=176 - left),
+                rec(0) + rec(1) + rec(2),
+                [(208 - left, DAMAGED, b"\x01" * 16)],
+                counters={"resyncs": 1, "plain_gaps": 1},
+            )
+            for left in (8, 16, 24)
         ),
         RingVector(
             "r9-after-a-marker",
