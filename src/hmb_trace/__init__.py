@@ -12,34 +12,51 @@ from typing import TYPE_CHECKING, Any
 from hmb_trace.errors import HmbTraceError
 
 if TYPE_CHECKING:
+    from hmb_trace import pccx, testing
     from hmb_trace.batch import RecordBatch
+    from hmb_trace.catalog import Catalog, CatalogError
     from hmb_trace.dump import Dump, DumpError, open_dump, open_dumps
+    from hmb_trace.fnv import fnv1a_64
+    from hmb_trace.pairing import Pairing
     from hmb_trace.ring import Ring, attach
 
 __all__ = [
+    "Catalog",
+    "CatalogError",
     "Dump",
     "DumpError",
     "HmbTraceError",
+    "Pairing",
     "RecordBatch",
     "Ring",
     "attach",
+    "fnv1a_64",
     "open_dump",
     "open_dumps",
+    "pccx",
+    "testing",
 ]
 __version__ = "0.1.0"
 
+_SUBMODULES = ("pccx", "testing")
 _HOMES = {
+    "Catalog": "hmb_trace.catalog",
+    "CatalogError": "hmb_trace.catalog",
     "Dump": "hmb_trace.dump",
     "DumpError": "hmb_trace.dump",
+    "Pairing": "hmb_trace.pairing",
     "RecordBatch": "hmb_trace.batch",
     "Ring": "hmb_trace.ring",
     "attach": "hmb_trace.ring",
+    "fnv1a_64": "hmb_trace.fnv",
     "open_dump": "hmb_trace.dump",
     "open_dumps": "hmb_trace.dump",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     try:
         home = _HOMES[name]
     except KeyError:

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+
 from hmb_trace._core import ffi, lib
 from hmb_trace.errors import UsageError
 from hmb_trace.fnv import BASIS, fnv1a_64
