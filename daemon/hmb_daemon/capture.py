@@ -113,6 +113,7 @@ class Opener:
         self._private = private
         self._name = spool.file_name(ring.path)
         self.resumed = False
+        self.counters_before = events.NO_COUNTERS  # what earlier daemons counted
 
     def open(self) -> tuple[Spool, Any]:
         """Spool and collector, ready to run.
@@ -162,6 +163,7 @@ class Opener:
     def _resume(self, leftover: Spool, collector: Any) -> tuple[Spool, Any]:
         lib.hmb_collector_resume(collector)
         self.resumed = True
+        self.counters_before = events.counters_bytes(collector.state.counters)
         state = leftover.read_writer()
         self._log.warning(
             "spool-resumed",
@@ -225,14 +227,13 @@ class Opener:
                 break
             time.sleep(0.002)
         if carried is not None:
+            self.counters_before = events.counters_bytes(carried[0].counters)
             _carry(collector, opened, *carried)
         number = names.next_number(self._options.directory, self._options.prefix) - 1
         state = opened.read_writer()
         state.segment = number
         state.epoch = int(collector.state.epoch)
-        state.base_counters = state.planned_counters = events.counters_bytes(
-            collector.state.counters
-        )
+        state.base_counters = state.planned_counters = self.counters_before
         opened.commit_writer(state)
 
 

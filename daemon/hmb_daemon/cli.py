@@ -70,7 +70,7 @@ class _Command(click.Command):
 @click.option("--device", metavar="PATH", help="Device node, ring file or shm:/NAME.")
 @click.option(
     "--output-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path),
     metavar="DIR",
     help="Directory of the dump set; made when missing.",
 )
@@ -96,7 +96,7 @@ class _Command(click.Command):
 @click.option("--spool-size", type=SIZE, help="Default: RAM/32, between 64MiB and 1GiB.")
 @click.option(
     "--spool-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path),
     help="A directory in a tmpfs; default: the service's runtime directory or /dev/shm.",
 )
 @click.option(

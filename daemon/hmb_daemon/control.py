@@ -22,6 +22,7 @@ from hmb_daemon import capture, describe, log, orphans, output
 from hmb_daemon.causes import Cause
 from hmb_daemon.config import RELOADABLE, Settings
 from hmb_daemon.controlsocket import ControlSocket
+from hmb_daemon.events import counters_bytes, counters_delta
 from hmb_daemon.housekeeping import Housekeeper
 from hmb_daemon.notify import Notifier
 from hmb_daemon.reconnect import Reconnector
@@ -105,7 +106,7 @@ class Daemon:
         # Until something was collected a fresh spool holds nothing that anybody would miss.
         self._spool_done = not opener.resumed
         self._cleanup.callback(self._close_spool)
-        self._begin_counters = collector_status(self._collector)["counters"]
+        self._counters_before = opener.counters_before
         self._recover_orphans(opener.resumed)
 
     def _close_ring(self) -> None:
@@ -474,8 +475,13 @@ class Daemon:
         if failure is None or (isinstance(failure, HmbTraceError) and self._error):
             return
         if isinstance(failure, BrokenPipeError):
-            raise failure
-        if isinstance(failure, GiveUpError):
+            # Whoever reads a stream decides when it ends: the spool has nobody to keep it for.
+            self._spool_done = True
+            missed = self._spool.data_head() - self._writer.state.data_tail
+            self._error = InputOutputError(
+                f"the reader of the output has gone; {missed} bytes were not delivered"
+            )
+        elif isinstance(failure, GiveUpError):
             self._error = InputOutputError(
                 f"cannot write to {self._options.directory}: {failure}; spool {self._spool.path} "
                 "keeps the rest, the next start finishes it"
@@ -487,9 +493,8 @@ class Daemon:
 
     def _summary(self) -> None:
         status = self.status()
-        counters = {
-            name: value - self._begin_counters[name] for name, value in status["counters"].items()
-        }
+        now = counters_bytes(self._collector.state.counters)
+        counters = counters_delta(now, self._counters_before)
         seconds = time.monotonic() - self._started
         unknown = counters["unknown_losses"]
         self.log.info(
