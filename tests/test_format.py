@@ -7,6 +7,7 @@ A new pair of files there is a new test here.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,11 @@ from typing import Any
 import pytest
 from hmb_daemon.cli import command as daemon_command
 
-from hmb_trace import attach
+from hmb_trace import attach, rejects, sidecar
 from hmb_trace._core import ffi, lib
 from hmb_trace.cli import main
 from hmb_trace.commandline import run
 from hmb_trace.errors import HmbTraceError, InvalidDataError
-from hmb_trace.rejects import read as read_rejects
-from hmb_trace.sidecar import find as find_sidecar
-from hmb_trace.sidecar import rejects_path
 from hmb_trace.testing import without_tail
 from tests.oracle.collect import Consumer, InvalidCursorsError, Reject, joined
 from tests.oracle.dump import Account, Entry, read_dump
@@ -233,17 +231,17 @@ def test_ring_by_the_daemon(name: str, tmp_path: Path) -> None:
     if segment is None:
         assert not want["rejects"]
         return
-    sidecar = find_sidecar(segment)
-    assert sidecar is not None
-    assert {key: sidecar.counters[key] for key in want["counters"]} == want["counters"]
-    found = [Gap(g.seq_before, g.seq_after, g.lost, g.rejected) for g in sidecar.gap_list]
+    said = sidecar.find(segment)
+    assert said is not None
+    assert {key: said.counters[key] for key in want["counters"]} == want["counters"]
+    found = [Gap(g.seq_before, g.seq_after, g.lost, g.rejected) for g in said.gap_list]
     assert found == [Gap(**gap) for gap in want["gaps"]]
     assert daemon_rejects(segment) == rejects_of(name)
 
 
 def daemon_rejects(segment: Path) -> list[Reject]:
-    path = rejects_path(segment)
-    entries = read_rejects(path) if path.exists() else []
+    path = sidecar.rejects_path(segment)
+    entries = rejects.read(path) if path.exists() else []
     return joined([Reject(entry.cursor, entry.reason, entry.data) for entry in entries])
 
 
@@ -260,3 +258,12 @@ def test_refusal_r1_r2_by_the_daemon(
     assert "Traceback" not in said
     assert ring.read_bytes() == content(name)
     assert not list((tmp_path / "out").glob("*"))
+
+
+def test_format_text_names_every_key_reason_and_rule() -> None:
+    text = (ROOT / "docs" / "format.md").read_text()
+    structs = (sidecar.Sidecar, sidecar.Device, sidecar.Gap, sidecar.Episode, sidecar.ClockPair)
+    named = {field for struct in structs for field in struct.__struct_fields__}
+    named |= set(rejects.REASONS.values())
+    named |= {rule for vector in VECTORS.values() for rule in vector["rules"]}
+    assert [name for name in sorted(named) if not re.search(rf"\b{name}\b", text)] == []
