@@ -20,6 +20,7 @@ from hmb_trace.layout import ABI_VERSION, RingFlag
 PATIENCE_S = 30.0  # how long a fault waits for its moment
 STILL_S = 0.3  # a tail that stands still so long, with bytes unread: the consumer is down
 TRANSIENT_S = 0.02  # well under the 100 ms of R2
+SHORT_NS = 5_000_000
 DEFAULT_AT = 1000  # without --count; else in its middle
 APART = 8  # records between two faults: each must be seen by itself
 STEP = 16  # records between two looks at a fault that waits for its place
@@ -114,6 +115,7 @@ class Injector:
         count: int | None,
         wait: Callable[[Callable[[], bool], float], bool],
     ) -> None:
+        self._count = count if count is not None else engines.UNLIMITED
         default = count // 2 if count is not None else DEFAULT_AT
         placed = [(fault.at if fault.at is not None else default, fault) for fault in faults]
         self._due = sorted(placed, key=lambda one: one[0])
@@ -246,8 +248,11 @@ class Injector:
         def is_down() -> bool:
             nonlocal tail, since
             stats = self._engine.stats()
-            if stats["tail"] != tail or stats["head"] == stats["tail"]:
+            if stats["tail"] != tail:
                 tail, since = stats["tail"], time.monotonic()
+            if stats["head"] == stats["tail"] and stats["produced"] < self._count:
+                self._engine.run(stats["produced"] + 1, SHORT_NS)  # something to leave unread
+                since = time.monotonic()
             return time.monotonic() - since >= STILL_S
 
         if self._wait(is_down, PATIENCE_S):
