@@ -490,6 +490,10 @@ void hmb_gather(const uint8_t *data, uint64_t base, const uint64_t *offsets, uin
 uint64_t hmb_copy_records(const uint8_t *data, uint64_t base, const uint64_t *offsets, uint64_t n,
 			  uint8_t *out);
 
+/* Copy the payloads of n records to `out`, back to back; ends[i] is where the i-th ends in it. */
+void hmb_gather_payloads(const uint8_t *data, uint64_t base, const uint64_t *offsets,
+			 const uint16_t *lengths, uint64_t n, uint8_t *out, int32_t *ends);
+
 /* ---- render: records to lines of text (decode, CSV, JSONL) ---- */
 
 enum hmb_put {

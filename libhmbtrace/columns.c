@@ -56,3 +56,15 @@ uint64_t hmb_copy_records(const uint8_t *data, uint64_t base, const uint64_t *of
 	}
 	return used;
 }
+
+void hmb_gather_payloads(const uint8_t *data, uint64_t base, const uint64_t *offsets,
+			 const uint16_t *lengths, uint64_t n, uint8_t *out, int32_t *ends)
+{
+	uint64_t used = 0;
+
+	for (uint64_t i = 0; i < n; i++) {
+		memcpy(out + used, data + (offsets[i] - base) + HMB_RECORD_HDR_SIZE, lengths[i]);
+		used += lengths[i];
+		ends[i] = (int32_t)used;
+	}
+}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmb_trace._core import lib
+from hmb_trace._core import ffi, lib
 from hmb_trace.layout import RECORD_HDR_SIZE, RecordFlag, align8
 from hmb_trace.walker import COLUMNS, byte_pointer, pointer
 
@@ -61,6 +61,19 @@ class RecordBatch:
     def payloads(self) -> Iterator[memoryview]:
         """Every row's payload in turn."""
         return (self.payload(row) for row in range(len(self)))
+
+    def joined_payloads(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
+        """All payloads back to back, and where each begins and ends: row i is
+        [offsets[i], offsets[i + 1]). Less than 2 GiB in all, as batches are."""
+        offsets = np.ascontiguousarray(self.offset)
+        lengths = np.ascontiguousarray(self.payload_len)
+        out = np.empty(int(lengths.sum(dtype="u8")), "u1")
+        ends = np.zeros(len(self) + 1, "i4")
+        lib.hmb_gather_payloads(
+            *(byte_pointer(self.buffer), self.base, pointer(offsets), pointer(lengths)),
+            *(len(self), pointer(out), ffi.cast("int32_t *", ends.ctypes.data + 4)),
+        )
+        return out, ends
 
     def field(self, at: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """One payload field of every row as an array.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -40,7 +40,7 @@ _SELECTION = [
         metavar="TIME",
         help="First moment: firmware ns (123), since the start (+1.5s) or host time (ISO).",
     ),
-    click.option("--to", "end", metavar="TIME", help="Last moment, as --from."),
+    click.option("--to", "--until", "end", metavar="TIME", help="Last moment, as --from."),
     click.option(
         "--where",
         multiple=True,
@@ -65,8 +65,18 @@ CLOCK = click.option(
 
 
 def selection_options(function: F) -> F:
-    """Adds --opcode, --cpu, --flags, --seq, --from, --to and --where."""
-    for option in reversed(_SELECTION):
+    """Adds --opcode, --cpu, --flags, --seq, --from, --to (or --until) and --where."""
+    return _with(_SELECTION, function)
+
+
+def selection_options_without_to(function: F) -> F:
+    """The same where --to means something else: the last moment is --until alone."""
+    until = click.option("--until", "end", metavar="TIME", help="Last moment, as --from.")
+    return _with([*_SELECTION[:5], until, *_SELECTION[6:]], function)
+
+
+def _with(options: Sequence[Callable[[F], F]], function: F) -> F:
+    for option in reversed(options):
         function = option(function)
     return function
 

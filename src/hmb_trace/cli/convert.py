@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hmb-trace convert."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hmb_trace.batch import RecordBatch
+from hmb_trace.catalog import Catalog
+from hmb_trace.cli._options import (
+    CATALOG,
+    CLOCK,
+    load_catalog,
+    make_selection,
+    selection_options_without_to,
+)
+from hmb_trace.cli._progress import input_bytes, progress_bar
+from hmb_trace.cli._shared import FILES, PARTIAL, note, notes_to_stderr, raise_problems
+from hmb_trace.cli.decode import write_listing
+from hmb_trace.dump import Dump, open_dumps
+from hmb_trace.errors import UsageError
+from hmb_trace.files import output_file
+from hmb_trace.kinds import Kind, kind_of
+from hmb_trace.listing import Listing, Style
+from hmb_trace.select import Selection
+from hmb_trace.timeaxis import axis_of, host_axis
+from hmb_trace.walker import Walker
+
+TARGETS = ("ctf", "perfetto", "parquet", "arrow", "csv", "jsonl", "pccx")
+_ENDINGS = {
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".pftrace": "perfetto",
+    ".perfetto-trace": "perfetto",
+    ".pccx": "pccx",
+}
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is to be converted, and how."""
+
+    dump: Dump
+    files: tuple[str, ...]
+    output: str
+    target: str
+    catalog: Catalog | None
+    clock: str
+    selection: Selection
+    partial: bool
+    walker: Walker
+
+    def batches(self, advance: Callable[[int], None]) -> Iterator[RecordBatch]:
+        found = self.selection.batches(self.dump, partial=self.partial, walker=self.walker)
+        for batch in found:
+            yield batch
+            advance(len(batch.buffer))
+
+
+@click.command()
+@FILES
+@click.option(
+    "--to", "target", type=click.Choice(TARGETS), help="Format; default: by the output's name."
+)
+@click.option("-o", "--output", metavar="PATH", help="File, - or (CTF) a new directory.")
+@CATALOG
+@CLOCK
+@selection_options_without_to
+@click.option("--copy", is_flag=True, help="CTF: copy the segments instead of linking them.")
+@click.option("--split-cpu", is_flag=True, help="CTF: a stream per core (skewed clocks).")
+@click.option("--encoding", type=click.Choice(("raw", "flatbuf", "bincode")), help="pccx only.")
+@PARTIAL
+@click.option("-q", "--quiet", is_flag=True, help="No progress bar, no closing line.")
+def command(
+    *,
+    files: tuple[str, ...],
+    target: str | None,
+    output: str | None,
+    catalog_path: str | None,
+    clock: str,
+    copy: bool,
+    split_cpu: bool,
+    encoding: str | None,
+    partial: bool,
+    quiet: bool,
+    **chosen: Any,
+) -> None:
+    """Convert dumps for other tools: CTF, Perfetto, Parquet, Arrow, CSV, JSONL, .pccx.
+
+    CTF (babeltrace2, Trace Compass) links the segments, no byte is converted. A .pccx as
+    input is converted to another .pccx encoding.
+
+    \b
+    Examples:
+      hmb-trace convert --to ctf capture/ -o trace/ && babeltrace2 trace/
+      hmb-trace convert capture/ -o x.parquet --catalog ftl.toml
+      hmb-trace convert capture/ -o x.pftrace --catalog ftl.toml   # ui.perfetto.dev
+      hmb-trace convert x.bin --to csv -o - | head
+    """
+    notes_to_stderr()
+    target, output = _target(target, output)
+    if target == "pccx":
+        _to_pccx(files, output, encoding, catalog_path, quiet=quiet, partial=partial)
+        return
+    if encoding:
+        raise UsageError("--encoding is for --to pccx")
+    catalog = load_catalog(catalog_path)
+    dump = open_dumps(files)
+    selection = make_selection(dump, catalog, chosen)
+    if target == "ctf":
+        _to_ctf(dump, output, selection, catalog, copy=copy, split_cpu=split_cpu, partial=partial)
+        raise_problems(dump)
+        return
+    if copy or split_cpu:
+        raise UsageError("--copy and --split-cpu are for --to ctf")
+    walker = Walker(keep_breaks=target == "perfetto")
+    job = _Job(dump, files, output, target, catalog, clock, selection, partial, walker)
+    with progress_bar(f"to {target}", _size(files), quiet=quiet) as advance:
+        said = _run(job, job.batches(advance))
+    if not quiet and output != "-":
+        note(f"{output}: {said}")
+    raise_problems(dump)
+
+
+def _target(target: str | None, output: str | None) -> tuple[str, str]:
+    if output is None:
+        raise UsageError("--output is missing: name a file, or - for standard output")
+    found = target or _ENDINGS.get(Path(output).suffix.lower())
+    if found is None:
+        raise UsageError(f"--to is missing: the name {output!r} tells none of {', '.join(TARGETS)}")
+    return found, output
+
+
+def _size(files: tuple[str, ...]) -> int | None:
+    return None if "-" in files else input_bytes(files)
+
+
+def _run(job: _Job, batches: Iterable[RecordBatch]) -> str:
+    if job.target in ("csv", "jsonl"):
+        listing = Listing(Style(job.target, job.clock), job.catalog)
+        with output_file(job.output, inputs=job.files) as out:
+            return f"{write_listing(out, listing, batches, axis_of(job.clock, job.dump))} records"
+    if job.target == "perfetto":
+        return _to_perfetto(job, batches)
+    from hmb_trace.exports import arrow  # noqa: PLC0415 - needs the analysis extra
+
+    axis = host_axis(job.dump) if job.clock == "host" else None
+    maker = arrow.ArrowMaker(job.catalog, axis=axis)
+    write = arrow.write_parquet if job.target == "parquet" else arrow.write_ipc
+    with output_file(job.output, inputs=job.files) as out:
+        return f"{write(out, maker, batches)} rows"
+
+
+def _to_perfetto(job: _Job, batches: Iterable[RecordBatch]) -> str:
+    from hmb_trace.exports.perfetto import PerfettoWriter  # noqa: PLC0415 - analysis extra
+
+    with output_file(job.output, inputs=job.files) as out:
+        writer = PerfettoWriter(out, job.catalog, axis_of(job.clock, job.dump))
+        for batch in batches:
+            writer.add(batch)
+        counts = writer.finish(job.walker.breaks or ())
+    return (
+        f"{counts.slices} slices, {counts.instants} instants ({counts.unmatched} begins or ends "
+        f"without a partner), {counts.counters} counter values"
+    )
+
+
+def _to_ctf(
+    dump: Dump,
+    output: str,
+    selection: Selection,
+    catalog: Catalog | None,
+    *,
+    copy: bool,
+    split_cpu: bool,
+    partial: bool,
+) -> None:
+    from hmb_trace.exports import ctf  # noqa: PLC0415 - only for CTF
+
+    if not selection.is_everything:
+        raise UsageError(
+            "--to ctf takes whole files; select first: hmb-trace filter ... -o part.bin"
+        )
+    if output == "-":
+        raise UsageError("--to ctf makes a directory; name a new one with -o")
+    made = ctf.export(
+        dump, output, catalog=catalog, copy=copy, split_cpu=split_cpu, partial=partial
+    )
+    note(f"{output}: {made.records} records, {made.streams} streams, {made.linked} of them linked")
+    if made.untyped:
+        note(f"payload lengths differ from the catalog, shown as bytes: {', '.join(made.untyped)}")
+
+
+def _to_pccx(
+    files: tuple[str, ...],
+    output: str,
+    encoding: str | None,
+    catalog_path: str | None,
+    *,
+    quiet: bool,
+    partial: bool,
+) -> None:
+    """.pccx to .pccx here; dumps go the way of hmb-trace pack."""
+    from hmb_trace import pccx  # noqa: PLC0415 - only for .pccx
+
+    if any(name != "-" and kind_of(name) is Kind.PCCX for name in files):
+        if len(files) > 1:
+            raise UsageError("--to pccx takes one .pccx, or dumps")
+        with progress_bar("to pccx", None, quiet=quiet) as advance:
+            for line in pccx.convert(
+                Path(files[0]), Path(output), encoding or "raw", progress=advance
+            ):
+                note(f"warning: {line}")
+        return
+    options = pccx.PackOptions(
+        encoding=encoding or "raw", catalog=load_catalog(catalog_path), partial=partial
+    )
+    with progress_bar("to pccx", _size(files), quiet=quiet) as advance:
+        result = pccx.pack(files, output, options, progress=advance)
+    for line in result.warnings:
+        note(f"warning: {line}")

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CTF 1.8 without conversion: a dump is a CTF stream as it is, a `metadata` file names its parts.
+
+Every segment becomes a stream file of one packet, by hard link where that is possible. Times must
+not go backwards within a stream, so a file whose clock does is split (and then copied).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from hmb_trace.batch import RecordBatch
+from hmb_trace.catalog import Catalog, Event
+from hmb_trace.dump import Dump
+from hmb_trace.errors import CannotCreateError, UsageError, from_os_error
+from hmb_trace.exports.tsdl import Declaration, metadata_text
+from hmb_trace.kinds import Kind
+from hmb_trace.knowledge import clock_pairs
+from hmb_trace.segments import Segment
+from hmb_trace.sources import StreamSource
+
+MOST_SPLITS = 64  # streams that one file may be split into before --split-cpu is asked for
+_OPCODES = 1 << 16
+
+
+@dataclass
+class _Opcodes:
+    """What the scan learns about every opcode; wrap markers count, with their payload of 0."""
+
+    least: np.ndarray[tuple[int], np.dtype[np.int64]] = field(
+        default_factory=lambda: np.full(_OPCODES, 1 << 16, "i8")
+    )
+    most: np.ndarray[tuple[int], np.dtype[np.int64]] = field(
+        default_factory=lambda: np.full(_OPCODES, -1, "i8")
+    )
+    markers_of: set[int] = field(default_factory=set)
+    others_of: set[int] = field(default_factory=set)
+    last_of: dict[object, tuple[int, int]] = field(default_factory=dict)
+
+    def note_last(self, stream: object, batch: RecordBatch, row: int) -> None:
+        """The record that ends a stream, as far as is known by now."""
+        self.last_of[stream] = (int(batch.opcode[row]), int(batch.payload_len[row]))
+
+    def add(self, batch: RecordBatch) -> None:
+        np.minimum.at(self.least, batch.opcode, batch.payload_len)
+        np.maximum.at(self.most, batch.opcode, batch.payload_len)
+        marker = (batch.flags & 1) != 0
+        self.others_of.update(np.flatnonzero(np.bincount(batch.opcode[~marker])).tolist())
+        if marker.any():
+            self.markers_of.update(np.unique(batch.opcode[marker]).tolist())
+
+    def declarations(self, catalog: Catalog | None) -> Iterator[Declaration]:
+        padded = {opcode for opcode, length in self.last_of.values() if length % 8}
+        for opcode in np.flatnonzero(self.most >= 0).tolist():
+            event = catalog.get(opcode) if catalog else None
+            yield replace(self._declaration(opcode, event), padded=opcode in padded)
+
+    def _declaration(self, opcode: int, event: Event | None) -> Declaration:
+        name = event.name if event else f"0x{opcode:04x}"
+        if opcode in self.markers_of and opcode not in self.others_of:
+            return Declaration(opcode, "wrap_marker", 0, ())
+        least, most = int(self.least[opcode]), int(self.most[opcode])
+        if event and event.fields and least == most == event.payload_size:
+            return Declaration(opcode, name, least, event.fields)
+        return Declaration(opcode, name, least if least == most == 0 else None, ())
+
+
+@dataclass
+class _Stream:
+    """A stream file to be: bytes begin..end of a file of the dump (-1: to the end)."""
+
+    segment: int
+    begin: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True)
+class CtfResult:
+    """What was made.
+
+    Attributes:
+        streams: files in the trace.
+        linked: of them, hard or symbolic links.
+        untyped: names of catalog events whose payloads are bare bytes, since lengths differ.
+    """
+
+    streams: int
+    linked: int
+    records: int
+    wrap_markers: int
+    untyped: list[str]
+
+
+def export(
+    dump: Dump,
+    directory: str,
+    *,
+    catalog: Catalog | None = None,
+    copy: bool = False,
+    split_cpu: bool = False,
+    partial: bool = False,
+) -> CtfResult:
+    """Make a CTF trace directory of a dump.
+
+    Args:
+        directory: made; must not exist, or be empty.
+        copy: copy the bytes instead of linking.
+        split_cpu: a stream per cpu, copied: for cores whose clocks are skewed.
+        partial: take what comes before a fault.
+
+    Raises:
+        DumpError: damaged, without partial.
+        UsageError: the clock goes back too often for a stream per step.
+        CannotCreateError: the directory cannot be made.
+    """
+    with _new_directory(Path(directory)) as folder:
+        plan = _Plan(dump, folder, copy=copy, split_cpu=split_cpu)
+        plan.scan(partial)
+        plan.place()
+        declared = list(plan.opcodes.declarations(catalog))
+        pairs = clock_pairs(dump)
+        offset = pairs[0].host_ns - pairs[0].ts_ns if pairs else 0
+        (folder / "metadata").write_text(metadata_text(declared, offset_ns=offset, dump=dump))
+    events = catalog.events if catalog else {}
+    untyped = [d.name for d in declared if _is_untyped(d, events.get(d.opcode))]
+    return CtfResult(plan.made, plan.linked, plan.records, plan.markers, untyped)
+
+
+def _is_untyped(declared: Declaration, event: Event | None) -> bool:
+    return bool(event and event.fields and not declared.fields and declared.name == event.name)
+
+
+@contextmanager
+def _new_directory(target: Path) -> Iterator[Path]:
+    """A directory that appears only when it is whole."""
+    try:
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise CannotCreateError(f"{target}: exists already; name a new or an empty directory")
+        made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise from_os_error(error, f"cannot create {target}", creating=True) from error
+    try:
+        yield made
+        made.chmod(0o755)
+        if target.exists():
+            target.rmdir()
+        made.replace(target)
+    except OSError as error:
+        shutil.rmtree(made, ignore_errors=True)
+        raise from_os_error(error, f"cannot create {target}", creating=True) from error
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+
+
+class _Plan:
+    """Decides which stream files there are, and makes them."""
+
+    def __init__(self, dump: Dump, folder: Path, *, copy: bool, split_cpu: bool) -> None:
+        self.dump = dump
+        self.folder = folder
+        self.copy = copy
+        self.opcodes = _Opcodes()
+        self.streams: list[_Stream] = []
+        self.records = self.markers = self.made = self.linked = 0
+        self._by_cpu = _ByCpu(self.new_file, self.opcodes) if split_cpu else None
+        self._spools: dict[int, BinaryIO] = {}
+
+    def scan(self, partial: bool) -> None:
+        """The one pass: opcodes and lengths, and where the clock goes back."""
+        last: int | None = None
+        for batch in self.dump.batches(markers=True, partial=partial):
+            self.opcodes.add(batch)
+            marks = int(np.count_nonzero(batch.flags & 1))
+            self.markers += marks
+            self.records += len(batch) - marks
+            if self._by_cpu:
+                self._by_cpu.add(batch)
+                continue
+            if not self.streams or self.streams[-1].segment != batch.segment:
+                self.streams.append(_Stream(batch.segment))
+                last = None
+            last = self._split(batch, last)
+            self._spool(batch)
+        if self._by_cpu:
+            self.made = self._by_cpu.finish()
+
+    def _split(self, batch: RecordBatch, last: int | None) -> int:
+        times = batch.ts_ns
+        back = (np.flatnonzero(times[1:] < times[:-1]) + 1).tolist()
+        if last is not None and len(times) and int(times[0]) < last:
+            back.insert(0, 0)
+        for row in back:
+            self.streams[-1].end = int(batch.offset[row])
+            if row:
+                self.opcodes.note_last(len(self.streams), batch, row - 1)
+            self.streams.append(_Stream(batch.segment, int(batch.offset[row])))
+        self.streams[-1].end = batch.base + len(batch.buffer)
+        if len(batch):
+            self.opcodes.note_last(len(self.streams), batch, -1)
+        if len(self.streams) > MOST_SPLITS * len(self.dump.segments):
+            raise UsageError(
+                f"{batch.path}: the clock goes back more than {MOST_SPLITS} times, and that of a "
+                "CTF stream must not; use --split-cpu if the cores' clocks differ"
+            )
+        return int(times[-1]) if len(times) else (last or 0)
+
+    def _spool(self, batch: RecordBatch) -> None:
+        """A pipe or compressed file is read once: its bytes are kept as they pass."""
+        if not isinstance(self._kind(batch.segment), StreamSource):
+            return
+        if batch.segment not in self._spools:
+            self._spools[batch.segment] = (self.folder / f".spool{batch.segment}").open("w+b")
+        self._spools[batch.segment].write(batch.buffer)
+
+    def _kind(self, index: int) -> object:
+        segment = self.dump.segments[index]
+        one_pass = segment.kind in (Kind.ZSTD, Kind.STREAM)
+        return StreamSource(lambda _: b"", lambda: None) if one_pass else None
+
+    def place(self) -> None:
+        """Link or copy every stream of the plan."""
+        for stream in self.streams:
+            segment = self.dump.segments[stream.segment]
+            if stream.end == stream.begin:
+                continue
+            self.made += 1
+            if self._may_link(stream, segment):
+                self.linked += 1
+                _link(segment, self._name(segment))
+            else:
+                self._copy(stream, segment)
+        for index, spool in self._spools.items():
+            spool.close()
+            (self.folder / f".spool{index}").unlink()
+
+    def _may_link(self, stream: _Stream, segment: Segment) -> bool:
+        if self.copy or segment.kind is not Kind.DUMP or segment.partial or segment.path is None:
+            return False
+        return stream.begin == 0 and stream.end == segment.path.stat().st_size
+
+    def _name(self, segment: Segment) -> Path:
+        base = segment.path.name if segment.path else "stream"
+        for ending in (".part", ".zst", ".pccx"):
+            base = base.removesuffix(ending)
+        return self._free(base if base not in ("metadata", "") else f"{base}.bin")
+
+    def _free(self, name: str) -> Path:
+        number = 1
+        path = self.folder / name
+        while path.exists():
+            path = self.folder / f"{name}.{number}"
+            number += 1
+        return path
+
+    def new_file(self, name: str) -> BinaryIO:
+        """A stream file that is written, not linked."""
+        return self._free(name).open("wb")
+
+    def _copy(self, stream: _Stream, segment: Segment) -> None:
+        with self._name(segment).open("wb") as out:
+            spool = self._spools.get(stream.segment)
+            if spool is not None:
+                spool.seek(stream.begin)
+                _copy_bytes(spool.read, stream.end - stream.begin, out)
+                return
+            source = segment.open()
+            try:
+                pos = stream.begin
+                while pos < stream.end:
+                    view, _ = source.window(pos, min(1 << 20, stream.end - pos))
+                    out.write(view[: stream.end - pos])
+                    pos += len(view)
+            finally:
+                source.close()
+
+
+def _copy_bytes(read: Callable[[int], bytes], count: int, out: BinaryIO) -> None:
+    while count and (piece := read(min(1 << 20, count))):
+        out.write(piece)
+        count -= len(piece)
+
+
+def _link(segment: Segment, target: Path) -> None:
+    assert segment.path is not None
+    source = segment.path.resolve()
+    try:
+        os.link(source, target)
+    except OSError:
+        target.symlink_to(source)  # another file system, or one without hard links
+
+
+class _ByCpu:
+    """A stream per cpu; a new one where even a single core's clock goes back."""
+
+    def __init__(self, new_file: Callable[[str], BinaryIO], opcodes: _Opcodes) -> None:
+        self._new_file = new_file
+        self._opcodes = opcodes
+        self._open: dict[int, BinaryIO] = {}
+        self._last: dict[int, int] = {}
+        self._made = 0
+
+    def add(self, batch: RecordBatch) -> None:
+        for cpu in np.flatnonzero(np.bincount(batch.cpu)).tolist():
+            mine = batch.select(batch.cpu == cpu)
+            back = np.flatnonzero(mine.ts_ns[1:] < mine.ts_ns[:-1]) + 1
+            if int(mine.ts_ns[0]) < self._last.get(cpu, 0):
+                self._begin(cpu)
+            for index, part in enumerate(np.split(np.arange(len(mine)), back)):
+                if index:
+                    self._begin(cpu)
+                if len(part):
+                    self._file(cpu).write(mine.select(part).to_bytes())
+                    self._opcodes.note_last(self._file(cpu), mine, int(part[-1]))
+            self._last[cpu] = int(mine.ts_ns[-1])
+
+    def _file(self, cpu: int) -> BinaryIO:
+        return self._open[cpu] if cpu in self._open else self._begin(cpu)
+
+    def _begin(self, cpu: int) -> BinaryIO:
+        if cpu in self._open:
+            self._open[cpu].close()
+        self._made += 1
+        if self._made > 256 * MOST_SPLITS:
+            raise UsageError("the clocks go back too often for CTF streams, even per cpu")
+        self._open[cpu] = self._new_file(f"cpu{cpu:03d}.bin")
+        return self._open[cpu]
+
+    def finish(self) -> int:
+        """Close all; returns the number of streams."""
+        for file in self._open.values():
+            file.close()
+        return self._made

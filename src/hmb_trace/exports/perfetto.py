@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Perfetto traces by the official protobuf classes, written packet by packet.
+
+Tracks: one per cpu, and one per value of an event's `track` field (die 3, queue 7). Paired begins
+and ends, and complete events, are slices; counters are counter tracks; all else are instants.
+Slices that overlap on a track go to further lanes of the same name, which the viewer groups.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from hmb_trace.batch import RecordBatch
+from hmb_trace.catalog import DURATION_UNITS, Catalog, Event
+from hmb_trace.errors import MissingExtraError
+from hmb_trace.pairing import Pairing
+from hmb_trace.timeaxis import Axis, firmware_axis
+from hmb_trace.walker import BreakKind, SequenceBreak
+
+_SEQUENCE = 1
+_CLEARED, _NEEDS_STATE = 1, 2  # TracePacket.SequenceFlags
+_FLUSH = 1 << 20  # bytes
+_I64 = 1 << 63
+
+
+def _classes() -> Any:
+    """The module of the official message classes. Raises MissingExtraError."""
+    try:
+        from perfetto.protos.perfetto.trace import perfetto_trace_pb2  # noqa: PLC0415 - optional
+    except ImportError:
+        raise MissingExtraError(
+            "perfetto is not installed: pip install 'hmb-trace[analysis]'"
+        ) from None
+    return perfetto_trace_pb2
+
+
+@dataclass
+class _Track:
+    """A track and the lanes that overlapping slices need."""
+
+    name: str
+    lanes: list[int] = field(default_factory=list)  # uuids
+    ends: list[int] = field(default_factory=list)  # when the last slice of a lane ended
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What is shown of a record."""
+
+    event: Event | None
+    opcode: int
+    cpu: int
+    payload: bytes
+
+
+@dataclass
+class PerfettoCounts:
+    """What was written."""
+
+    slices: int = 0
+    instants: int = 0
+    counters: int = 0
+    unmatched: int = 0  # begins and ends without a partner; written as instants
+
+
+class PerfettoWriter:
+    """Writes one trace.
+
+    Args:
+        out: gets whole packets; nothing is kept but track names and waiting begins.
+        catalog: names, kinds, pairs, tracks; None: every record is an instant of its cpu.
+        axis: the time axis, nanoseconds.
+
+    Raises:
+        MissingExtraError: the perfetto package is not installed.
+    """
+
+    def __init__(
+        self, out: BinaryIO, catalog: Catalog | None = None, axis: Axis = firmware_axis
+    ) -> None:
+        self._pb = _classes()
+        self._out = out
+        self._catalog = catalog
+        self._axis = axis
+        self._packet = self._pb.TracePacket()
+        self._buffer = bytearray()
+        self._uuids = itertools.count(1)
+        self._tracks: dict[tuple[str, int], _Track] = {}
+        self._counter_tracks: dict[tuple[str, str], int] = {}
+        self._iids: dict[tuple[str, str], int] = {}
+        self._pairing = Pairing(catalog) if catalog else None
+        self._waiting: dict[int, _Seen] = {}
+        self._row = 0
+        self.counts = PerfettoCounts()
+        self._start()
+
+    # ---- packets ----
+
+    def _start(self) -> None:
+        packet = self._new()
+        packet.sequence_flags = _CLEARED
+        packet.first_packet_on_sequence = True
+        self._put(packet)
+
+    def _new(self) -> Any:
+        packet = self._packet
+        packet.Clear()
+        packet.trusted_packet_sequence_id = _SEQUENCE
+        return packet
+
+    def _put(self, packet: Any) -> None:
+        data = packet.SerializeToString()
+        self._buffer.append(0x0A)  # Trace.packet, length-delimited
+        size = len(data)
+        while size >= 0x80:
+            self._buffer.append(size & 0x7F | 0x80)
+            size >>= 7
+        self._buffer.append(size)
+        self._buffer += data
+        if len(self._buffer) >= _FLUSH:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._out.write(self._buffer)
+        self._buffer.clear()
+
+    def _event(self, ts: int, kind: int, track: int) -> Any:
+        packet = self._new()
+        packet.timestamp = max(ts, 0)
+        packet.sequence_flags = _NEEDS_STATE
+        packet.track_event.type = kind
+        packet.track_event.track_uuid = track
+        return packet
+
+    def _iid(self, packet: Any, table: str, name: str) -> int:
+        """The number that stands for a name from here on."""
+        known = self._iids.get((table, name))
+        if known is not None:
+            return known
+        iid = len(self._iids) + 1
+        self._iids[table, name] = iid
+        getattr(packet.interned_data, table).add(iid=iid, name=name)
+        return iid
+
+    # ---- tracks ----
+
+    def _describe(self, name: str, *, counter_unit: str | None = None) -> int:
+        uuid = next(self._uuids)
+        packet = self._new()
+        packet.track_descriptor.uuid = uuid
+        packet.track_descriptor.name = name
+        if counter_unit is not None:
+            packet.track_descriptor.counter.unit_name = counter_unit
+        self._put(packet)
+        return uuid
+
+    def _track(self, label: str, value: int) -> _Track:
+        track = self._tracks.get((label, value))
+        if track is None:
+            track = self._tracks[label, value] = _Track(f"{label} {value}")
+            track.lanes.append(self._describe(track.name))
+            track.ends.append(0)
+        return track
+
+    def _track_of(self, seen: _Seen) -> _Track:
+        event = seen.event
+        if event is not None and event.track:
+            made = event.field(event.track)
+            value = made.value(seen.payload) if made else None
+            if isinstance(value, int):
+                return self._track(event.track, value)
+        return self._track("cpu", seen.cpu)
+
+    def _lane(self, track: _Track, begin: int, end: int) -> int:
+        """A lane whose last slice is over; slices come in the order of their ends."""
+        for index, over in enumerate(track.ends):
+            if over <= begin:
+                track.ends[index] = end
+                return track.lanes[index]
+        track.lanes.append(self._describe(track.name))
+        track.ends.append(end)
+        return track.lanes[-1]
+
+    # ---- records ----
+
+    def add(self, batch: RecordBatch) -> None:
+        """Write the records of a batch; batches come in file order."""
+        times = self._axis(batch).tolist()
+        opcodes, cpus = batch.opcode.tolist(), batch.cpu.tolist()
+        events = self._catalog.events if self._catalog else {}
+        paired = self._pairing.feed(batch) if self._pairing else None
+        for row, (opcode, cpu) in enumerate(zip(opcodes, cpus, strict=True)):
+            seen = _Seen(events.get(opcode), opcode, cpu, bytes(batch.payload(row)))
+            if not self._is_half(seen.event):
+                self._record(seen, times[row])
+            elif seen.event and seen.event.kind == "begin":
+                self._waiting[self._row + row] = seen
+        if paired is not None:
+            self._matches(paired.matches, self._moved(batch, times))
+            self._singles(paired.singles, self._moved(batch, times))
+        self._row += len(batch)
+
+    @staticmethod
+    def _moved(batch: RecordBatch, times: list[int]) -> int:
+        """What the axis adds to the firmware clock, at this batch."""
+        return times[0] - int(batch.ts_ns[0]) if len(batch) else 0
+
+    @staticmethod
+    def _is_half(event: Event | None) -> bool:
+        """Whether the record is shown as part of a slice, once its partner is known."""
+        return event is not None and event.kind in ("begin", "end") and bool(event.pair)
+
+    def _record(self, seen: _Seen, ts: int) -> None:
+        event = seen.event
+        if event is not None and event.kind == "counter" and self._counter(event, seen, ts):
+            return
+        if event is not None and event.kind == "complete" and event.duration:
+            made = event.field(event.duration)
+            span = made.value(seen.payload) if made else None
+            if isinstance(span, int):
+                self._slice(seen, ts, ts + self._span_ns(event, span))
+                return
+        self._instant(seen, ts)
+
+    def _span_ns(self, event: Event, span: int) -> int:
+        assert self._catalog is not None
+        if event.duration_unit == "cycles":
+            return span * 1000 // self._catalog.clock_mhz
+        return span * DURATION_UNITS[event.duration_unit]
+
+    def _counter(self, event: Event, seen: _Seen, ts: int) -> bool:
+        made = event.field(event.value)
+        value = made.value(seen.payload) if made else None
+        if made is None or not isinstance(value, (int, float)):
+            return False
+        base = self._track_of(seen).name if event.track else ""
+        key = (event.name, base)
+        if key not in self._counter_tracks:
+            name = f"{event.name} {base}".strip()
+            self._counter_tracks[key] = self._describe(name, counter_unit=made.unit)
+        packet = self._event(ts, self._pb.TrackEvent.TYPE_COUNTER, self._counter_tracks[key])
+        if isinstance(value, int) and -_I64 <= value < _I64:
+            packet.track_event.counter_value = value
+        else:
+            packet.track_event.double_counter_value = float(value)
+        self._put(packet)
+        self.counts.counters += 1
+        return True
+
+    def _instant(self, seen: _Seen, ts: int, note: str = "") -> None:
+        track = self._track_of(seen)
+        packet = self._event(ts, self._pb.TrackEvent.TYPE_INSTANT, track.lanes[0])
+        name = (seen.event.name if seen.event else f"{seen.opcode:#06x}") + note
+        packet.track_event.name_iid = self._iid(packet, "event_names", name)
+        self._annotate(packet, seen)
+        self._put(packet)
+        self.counts.instants += 1
+
+    def _slice(self, seen: _Seen, begin: int, end: int) -> None:
+        assert seen.event is not None
+        lane = self._lane(self._track_of(seen), begin, end)
+        packet = self._event(begin, self._pb.TrackEvent.TYPE_SLICE_BEGIN, lane)
+        name = seen.event.name.removesuffix("_begin").removesuffix("_BEGIN")
+        packet.track_event.name_iid = self._iid(packet, "event_names", name)
+        self._annotate(packet, seen)
+        self._put(packet)
+        self._put(self._event(end, self._pb.TrackEvent.TYPE_SLICE_END, lane))
+        self.counts.slices += 1
+
+    def _annotate(self, packet: Any, seen: _Seen) -> None:
+        event, payload = seen.event, seen.payload
+        if event is None or not event.fields:
+            if payload:
+                self._annotation(packet, "payload").string_value = payload.hex()
+            return
+        for made in event.fields:
+            value = made.value(payload)
+            if value is None:
+                continue
+            note = self._annotation(packet, made.name)
+            label = made.label(value)
+            if isinstance(label, str):
+                note.string_value = label
+            elif isinstance(value, bytes):
+                note.string_value = value.hex()
+            elif isinstance(value, float):
+                note.double_value = value
+            elif made.is_signed:
+                note.int_value = value
+            else:
+                note.uint_value = value
+
+    def _annotation(self, packet: Any, name: str) -> Any:
+        note = packet.track_event.debug_annotations.add()
+        note.name_iid = self._iid(packet, "debug_annotation_names", name)
+        return note
+
+    # ---- pairs ----
+
+    def _matches(self, matches: np.ndarray[Any, Any], moved: int) -> None:
+        rows = zip(
+            matches["begin_row"].tolist(),
+            matches["begin_ts_ns"].tolist(),
+            matches["end_ts_ns"].tolist(),
+            strict=True,
+        )
+        for row, begin, end in rows:
+            self._slice(self._waiting.pop(row), begin + moved, end + moved)
+
+    def _singles(self, singles: np.ndarray[Any, Any], moved: int) -> None:
+        assert self._catalog is not None
+        for single in singles:
+            opcode = int(single["opcode"])
+            unknown = _Seen(self._catalog.get(opcode), opcode, int(single["cpu"]), b"")
+            seen = self._waiting.pop(int(single["row"]), unknown)
+            note = " (no begin)" if single["is_end"] else " (no end)"
+            self._instant(seen, int(single["ts_ns"]) + moved, note)
+            self.counts.unmatched += 1
+
+    def finish(self, breaks: Iterable[SequenceBreak] = (), moved: int = 0) -> PerfettoCounts:
+        """Write what still waits, and the places where records are missing; flush."""
+        if self._pairing is not None:
+            self._singles(self._pairing.finish().singles, moved)
+        self._losses([one for one in breaks if one.kind is BreakKind.GAP], moved)
+        self._flush()
+        return self.counts
+
+    def _losses(self, gaps: list[SequenceBreak], moved: int) -> None:
+        if not gaps:
+            return
+        track = self._describe("lost records")
+        for gap in gaps:
+            packet = self._event(gap.ts_ns + moved, self._pb.TrackEvent.TYPE_INSTANT, track)
+            packet.track_event.name = f"{gap.lost} lost"
+            for name in ("seq_before", "seq_after", "lost"):
+                self._annotation(packet, name).uint_value = getattr(gap, name)
+            self._put(packet)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CTF by link, read by babeltrace2 and compared record by record."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from hmb_trace import testing
+from hmb_trace.cli import main
+from hmb_trace.dump import DumpError, open_dump, open_dumps
+from hmb_trace.errors import CannotCreateError, UsageError
+from hmb_trace.exports.ctf import export
+from hmb_trace.sidecar import ClockPair, Device, Sidecar, sidecar_path
+from tests.conftest import require_program
+from tests.unit.exporting import CATALOG, Row, record, rows, write_set
+
+_LINE = re.compile(
+    r"\[(?P<time>-?[\d.]+)\] \(\S+\) (?P<name>[^:]+): "
+    r"\{ (?P<context>.*?) \}, \{ ?(?P<payload>.*?)(?:, padding = \{ \})? ?\}$"
+)
+
+
+def babeltrace(directory: Path) -> list[dict[str, Any]]:
+    """Every event that babeltrace2 reads, in its order."""
+    tool = require_program("babeltrace2")
+    run = subprocess.run(
+        [tool, "--clock-seconds", str(directory)], capture_output=True, text=True, check=True
+    )
+    found = []
+    for line in run.stdout.splitlines():
+        match = _LINE.match(line)
+        assert match, line
+        whole, _, fraction = match["time"].partition(".")
+        context = dict(pair.split(" = ") for pair in match["context"].split(", "))
+        found.append(
+            {
+                "ts_ns": int(whole) * 10**9 + int(fraction),
+                "name": match["name"],
+                "cpu": int(context["cpu_id"]),
+                "marker": int(context["flags"]) & 1,
+                "payload": match["payload"],
+            }
+        )
+    return found
+
+
+def shown_payload(row: Row, *, typed: bool) -> str:
+    """A payload as babeltrace2 prints it."""
+    if not typed:
+        items = ", ".join(f"[{i}] = 0x{byte:X}" for i, byte in enumerate(row.payload))
+        return f"payload = [ {items} ]" if items else "payload = [ ]"
+    if row.opcode == 1:
+        f = row.fields
+        gap = ", ".join(f"[{i}] = 0x0" for i in range(2))
+        return f"id = {f['id']}, gap4 = [ {gap} ], die = {f['die']}, lba = {f['lba']}"
+    label = json.dumps("OK" if row.fields["status"] == 0 else 'bad "x"')
+    return f"id = {row.fields['id']}, status = ( {label} : container = {row.fields['status']} )"
+
+
+def test_set_of_segments_with_markers(tmp_path: Path) -> None:
+    made = rows(6000)
+    paths = write_set(tmp_path / "set", made)
+    result = export(open_dump(tmp_path / "set"), str(tmp_path / "ctf"), catalog=CATALOG)
+    assert (result.records, result.wrap_markers, result.streams) == (6000, 3, 3)
+    assert result.linked == 3
+    assert result.untyped == ["varying"]
+    for path in paths:
+        assert Path(path).samefile(tmp_path / "ctf" / Path(path).name)
+    found = babeltrace(tmp_path / "ctf")
+    markers = [event for event in found if event["marker"]]
+    assert [event["name"] for event in markers] == ["wrap_marker"] * 3
+    records = [event for event in found if not event["marker"]]
+    names = [CATALOG.name_of(row.opcode) for row in made]
+    assert [e["name"] for e in records] == [n if n != "0x0009" else "0x0009" for n in names]
+    assert [e["ts_ns"] for e in records] == [row.ts_ns for row in made]
+    assert [e["cpu"] for e in records] == [row.cpu for row in made]
+    for event, row in zip(records, made, strict=True):
+        if row.opcode in (1, 2, 5, 9):
+            expected = shown_payload(row, typed=row.opcode in (1, 2))
+            assert event["payload"].replace("[  ]", "[ ]") == expected
+    erase = next(e for e, r in zip(records, made, strict=True) if r.opcode == 4)
+    assert 'tag = "ab"' in erase["payload"]
+
+
+def test_without_catalog_and_from_compressed_and_pipe(tmp_path: Path) -> None:
+    made = rows(300)
+    data = testing.dump(record(row) for row in made)
+    packed = tmp_path / "a.bin.zst"
+    packed.write_bytes(zstandard.compress(data))
+    result = export(open_dump(packed), str(tmp_path / "ctf"))
+    assert (result.streams, result.linked) == (1, 0)
+    assert (tmp_path / "ctf" / "a.bin").read_bytes() == data
+    assert sorted(p.name for p in (tmp_path / "ctf").iterdir()) == ["a.bin", "metadata"]
+    found = babeltrace(tmp_path / "ctf")
+    assert [e["payload"].replace("[  ]", "[ ]") for e in found] == [
+        shown_payload(row, typed=False) for row in made
+    ]
+
+
+def test_clock_that_goes_back_splits_the_stream(tmp_path: Path) -> None:
+    first, second = rows(50), rows(50)
+    path = tmp_path / "a.bin"
+    path.write_bytes(testing.dump(record(row) for row in first + second))
+    result = export(open_dump(path), str(tmp_path / "ctf"))
+    assert (result.streams, result.linked) == (2, 0)
+    times = [e["ts_ns"] for e in babeltrace(tmp_path / "ctf")]
+    assert times == sorted(row.ts_ns for row in first + second)
+
+
+def test_skewed_cores_need_a_stream_each(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    records = [
+        testing.record(i, ts_ns=1000 * i - 1500 * (i % 2) + 2000, cpu=i % 2) for i in range(400)
+    ]
+    path.write_bytes(testing.dump(records))
+    with pytest.raises(UsageError, match="--split-cpu"):
+        export(open_dump(path), str(tmp_path / "ctf"))
+    assert not (tmp_path / "ctf").exists()
+    result = export(open_dump(path), str(tmp_path / "ctf"), split_cpu=True)
+    assert result.streams == 2
+    assert len(babeltrace(tmp_path / "ctf")) == 400
+
+
+def test_clock_offset_comes_from_the_sidecar(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(testing.record(0, ts_ns=500))
+    host = 1_767_225_600_123_456_789
+    sidecar = Sidecar(
+        segment="a.bin",
+        number=0,
+        label="x",
+        device=Device(path="/dev/x", serial='S"1'),
+        clock=[ClockPair(ts_ns=400, host_ns=host)],
+    )
+    sidecar_path(path).write_bytes(sidecar.encode())
+    export(open_dump(path), str(tmp_path / "ctf"))
+    assert babeltrace(tmp_path / "ctf")[0]["ts_ns"] == host + 100
+
+
+def test_damage_and_bad_targets(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    paths = write_set(tmp_path / "set", rows(90))
+    with Path(paths[1]).open("ab") as file:
+        file.write(b"garbage!" * 4)
+    with pytest.raises(DumpError):
+        export(open_dumps(paths), str(tmp_path / "ctf"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["set"]
+    code = main(["convert", *paths, "--to", "ctf", "-o", str(tmp_path / "ctf"), "--partial"])
+    assert code == 65
+    assert "90 records, 3 streams, 2 of them linked" in capfd.readouterr().err
+    assert len(babeltrace(tmp_path / "ctf")) == 93
+    with pytest.raises(CannotCreateError, match="exists already"):
+        export(open_dumps(paths[:1]), str(tmp_path / "ctf"))
