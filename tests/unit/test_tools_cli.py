@@ -213,27 +213,27 @@ def test_gaps(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(
-    ("case", "code"),
+    "case",
     [("missing", 66), ("option", 2), ("binary", 65), ("unreadable", 77), ("bare", 66)],
 )
 def test_bad_input_is_one_line_and_the_right_code(
     command: str,
-    case: str,
-    code: int,
+    case: tuple[str, int],
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    kind, code = case
     path = tmp_path / "x"
     args = [str(path)]
-    if case == "option":
+    if kind == "option":
         args.append("--nonsense")
-    elif case == "binary":
+    elif kind == "binary":
         path.write_bytes(b"\x7fELF" + bytes(60))
-    elif case == "bare":
+    elif kind == "bare":
         path.mkdir()
         code = 2 if command == "repair" else code
-    elif case == "unreadable":
+    elif kind == "unreadable":
         path.write_bytes(testing.record(0))
         monkeypatch.setattr(Path, "open", _denied)  # root, who runs some tests, reads everything
     got, _, err = run(capfd, command, *args)
