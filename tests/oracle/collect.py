@@ -60,6 +60,7 @@ class Consumer:
         self.keep_unknown_flags = keep_unknown_flags
         self.dump = bytearray()
         self.rejects: list[Reject] = []
+        self.gap_places: list[tuple[int, int]] = []  # dump offset and cursor of the record after
         self.counters: Counter[str] = Counter()
         self.sequence = Sequence()
         self.last_ts_ns = 0
@@ -228,6 +229,8 @@ class Consumer:
         self.overflow_seen = overflowed
 
     def _note_gap(self, gap: Gap | None) -> None:
+        if gap is not None:
+            self.gap_places.append((len(self.dump), self.tail))
         if gap is not None and gap.lost:
             self._end_episode(gap.seq_after, gap.lost)
 

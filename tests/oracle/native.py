@@ -142,5 +142,9 @@ class NativeConsumer:
         ]
 
     @property
+    def gap_places(self) -> list[tuple[int, int]]:
+        return [(e.pos, e.cursor) for e in self.events if e.kind == lib.HMB_EV_GAP]
+
+    @property
     def gaps(self) -> list[Gap]:
         return [Gap(e.a, e.b, e.c, e.d) for e in self.events if e.kind == lib.HMB_EV_GAP]

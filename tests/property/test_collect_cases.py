@@ -435,3 +435,28 @@ def test_marker_seq_r3_4_left_zero_is_no_loss_at_any_seq(drain: Drain, seq: int)
     data = record(seq) + marker(0) + record(seq + 1)
     ring.raw(data)
     drain(ring).expect(data, records=2, wrap_markers=1)
+
+
+def test_marker_seq_r3_4_that_led_past_the_record_is_forgotten_with_it(drain: Drain) -> None:
+    ring = RingBuilder(256, cursor=192)
+    data = record(5) + marker(99) + record(6) + record(7) + record(120) + record(121)
+    ring.raw(data)
+    found = drain(ring)
+    assert found.gaps == [Gap(7, 120, 112, 0)]
+
+
+def test_payload_that_holds_records_r8_is_suspect_when_the_successor_reaches_past_head(
+    drain: Drain,
+) -> None:
+    ring = RingBuilder(512)
+    outer = record(1, record(2) + record(3))
+    last = record(2, payload_len=4000)
+    ring.raw(record(0) + outer + last)
+    drain(ring).expect(
+        record(0) + record(2) + record(3),
+        Reject(32, "lying-length", outer[:32]),
+        Reject(128, "damaged", last),
+        records=3,
+        lying_lengths=1,
+        resyncs=2,
+    )
