@@ -457,7 +457,7 @@ static int same_bytes(const struct hmb_spool *spool, const struct hmb_ring *ring
 	struct hmb_commit previous;
 
 	read_previous(spool, &previous);
-	if (previous.state.tail != last->tail_before || previous.state.epoch != last->state.epoch)
+	if (previous.state.tail != last->tail_before)
 		return 0;
 	return same_rejects(spool, ring, previous.journal_head, last->journal_head) &&
 	       (same_data(spool, ring, &previous, last, &now) ||

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The spool: what maps and what is refused, and commits that are whole while the other side goes on. */
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "check.h"
+
+enum { DATA = 1 << 16, JOURNAL = 1 << 16, COMMITS = 20000 };
+
+static int new_file(uint64_t size)
+{
+	int fd = memfd_create("spool", 0);
+
+	CHECK(fd >= 0 && ftruncate(fd, (off_t)size) == 0);
+	return fd;
+}
+
+static int map_again(struct hmb_spool *spool, int fd, uint64_t size)
+{
+	return hmb_spool_map(spool, fd, size, 0, 0, NULL, 0);
+}
+
+static void sizes_are_checked(void)
+{
+	uint64_t size = hmb_spool_file_size(DATA, JOURNAL);
+	int fd = new_file(size);
+	struct hmb_spool spool;
+
+	CHECK_EQUAL(hmb_spool_map(&spool, fd, size - 1, DATA, JOURNAL, "x", 1), (uint64_t)-EINVAL);
+	CHECK_EQUAL(hmb_spool_map(&spool, fd, size, DATA + 8, JOURNAL, "x", 1), (uint64_t)-EINVAL);
+	CHECK_EQUAL(hmb_spool_map(&spool, fd, size, 0, JOURNAL, "x", 1), (uint64_t)-EINVAL);
+	CHECK_EQUAL(hmb_spool_map(&spool, fd, size, ~0ull - 4095, JOURNAL, "x", 1),
+		    (uint64_t)-EINVAL);
+	CHECK_EQUAL(map_again(&spool, fd, size), (uint64_t)-EBADMSG);
+	close(fd);
+}
+
+/* Overwrite bytes of a good spool's file and see it refused. */
+static void refuse_with(uint64_t at, uint64_t word)
+{
+	uint64_t size = hmb_spool_file_size(DATA, JOURNAL);
+	int fd = new_file(size);
+	struct hmb_spool spool;
+
+	CHECK_EQUAL(hmb_spool_map(&spool, fd, size, DATA, JOURNAL, "a ring", 1), 0);
+	CHECK(strcmp(hmb_spool_identity(&spool), "a ring") == 0);
+	hmb_spool_unmap(&spool);
+	CHECK_EQUAL(map_again(&spool, fd, size), 0);
+	CHECK_EQUAL(spool.data_size, DATA);
+	CHECK_EQUAL(spool.journal_size, JOURNAL);
+	hmb_spool_unmap(&spool);
+	CHECK(pwrite(fd, &word, sizeof(word), (off_t)at) == sizeof(word));
+	CHECK_EQUAL(map_again(&spool, fd, size), (uint64_t)-EBADMSG);
+	close(fd);
+}
+
+/* An identity without its end would be read beyond the header's field. */
+static void lies_are_refused(void)
+{
+	refuse_with(0, 0); /* magic */
+	refuse_with(8, 2); /* version */
+	refuse_with(24, DATA * 2); /* data_size beyond the file */
+	refuse_with(24, DATA + 8); /* ... not whole pages */
+	refuse_with(32, ~0ull); /* journal_size */
+	refuse_with(40 + 248, ~0ull); /* the identity's last bytes */
+}
+
+/* A commit that claims more than the spool can hold would send the collector out of it. */
+static void impossible_commits_are_refused(void)
+{
+	struct hmb_commit commit = { .data_head = DATA + 8 };
+	uint64_t size = hmb_spool_file_size(DATA, JOURNAL);
+	int fd = new_file(size);
+	struct hmb_spool spool;
+
+	CHECK_EQUAL(hmb_spool_map(&spool, fd, size, DATA, JOURNAL, "x", 1), 0);
+	hmb_spool_commit(&spool, &commit, HMB_KILL_NEVER);
+	hmb_spool_unmap(&spool);
+	CHECK_EQUAL(map_again(&spool, fd, size), (uint64_t)-EBADMSG);
+	close(fd);
+}
+
+/* Both rings are mapped twice: a batch across the end is one piece. */
+static void batches_are_contiguous(void)
+{
+	uint64_t size = hmb_spool_file_size(DATA, JOURNAL);
+	uint8_t batch[64], back[64];
+	int fd = new_file(size);
+	struct hmb_spool spool;
+
+	CHECK_EQUAL(hmb_spool_map(&spool, fd, size, DATA, JOURNAL, "x", 1), 0);
+	for (int i = 0; i < 64; i++)
+		batch[i] = (uint8_t)i;
+	memcpy(spool.data + DATA - 24, batch, sizeof(batch));
+	memcpy(spool.journal + JOURNAL - 24, batch, sizeof(batch));
+	hmb_spool_copy(&spool, back, 5ull * DATA - 24, sizeof(back));
+	CHECK(memcmp(batch, back, sizeof(batch)) == 0);
+	CHECK(memcmp(spool.data, batch + 24, 40) == 0);
+	CHECK(memcmp(spool.journal, batch + 24, 40) == 0);
+	hmb_spool_unmap(&spool);
+	close(fd);
+}
+
+/* ---- two sides at once ---- */
+
+static struct hmb_spool shared;
+static uint32_t stop;
+
+static void fill_words(void *to, uint64_t bytes, uint64_t word)
+{
+	for (uint64_t i = 0; i < bytes / 8; i++)
+		((uint64_t *)to)[i] = word;
+}
+
+static void check_words(const void *from, uint64_t bytes, uint64_t word)
+{
+	for (uint64_t i = 0; i < bytes / 8; i++)
+		CHECK_EQUAL(((const uint64_t *)from)[i], word);
+}
+
+static void *commit_all(void *unused)
+{
+	static struct hmb_commit commit;
+
+	for (uint64_t n = 1; n <= COMMITS; n++) {
+		fill_words(&commit, sizeof(commit), n);
+		hmb_spool_commit(&shared, &commit, HMB_KILL_NEVER);
+	}
+	__atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
+	return unused;
+}
+
+static void *commit_all_of_writer(void *unused)
+{
+	static struct hmb_writer_commit commit;
+
+	for (uint64_t n = 1; !__atomic_load_n(&stop, __ATOMIC_ACQUIRE); n++) {
+		fill_words(&commit, sizeof(commit), n);
+		hmb_spool_commit_writer(&shared, &commit);
+	}
+	return unused;
+}
+
+static void *read_writer_commits(void *unused)
+{
+	static struct hmb_writer_commit seen;
+	uint64_t last = 0;
+
+	while (!__atomic_load_n(&stop, __ATOMIC_ACQUIRE)) {
+		hmb_spool_read_writer(&shared, &seen);
+		check_words(&seen, sizeof(seen), seen.data_tail);
+		CHECK(seen.data_tail >= last);
+		CHECK(hmb_spool_data_tail(&shared) + 1 >= seen.data_tail);
+		last = seen.data_tail;
+	}
+	return unused;
+}
+
+static void read_commits(void)
+{
+	static struct hmb_commit seen;
+	uint64_t last = 0;
+
+	while (!__atomic_load_n(&stop, __ATOMIC_ACQUIRE)) {
+		uint64_t head = hmb_spool_data_head(&shared);
+
+		hmb_spool_read_commit(&shared, &seen);
+		check_words(&seen, sizeof(seen), seen.data_head);
+		CHECK(seen.data_head >= last && seen.data_head >= head);
+		last = seen.data_head;
+	}
+}
+
+static void commits_are_whole(void)
+{
+	uint64_t size = hmb_spool_file_size(DATA, JOURNAL);
+	int fd = new_file(size);
+	pthread_t thread[3];
+
+	CHECK_EQUAL(hmb_spool_map(&shared, fd, size, DATA, JOURNAL, "x", 1), 0);
+	pthread_create(&thread[0], NULL, commit_all, NULL);
+	pthread_create(&thread[1], NULL, commit_all_of_writer, NULL);
+	pthread_create(&thread[2], NULL, read_writer_commits, NULL);
+	read_commits();
+	for (int i = 0; i < 3; i++)
+		pthread_join(thread[i], NULL);
+	hmb_spool_unmap(&shared);
+	close(fd);
+}
+
+/* The writer's wait ends by data, by a crowded journal, by a nudge and by time. */
+static void wait_ends(void)
+{
+	struct hmb_commit commit = { .data_head = 100, .journal_head = 8 };
+	uint64_t size = hmb_spool_file_size(DATA, JOURNAL), long_ns = 3600000000000ull;
+	uint32_t wake = 0;
+	int fd = new_file(size);
+	struct hmb_spool spool;
+
+	CHECK_EQUAL(hmb_spool_map(&spool, fd, size, DATA, JOURNAL, "x", 1), 0);
+	hmb_spool_commit(&spool, &commit, HMB_KILL_NEVER);
+	CHECK_EQUAL(hmb_spool_wait(&spool, 40, 60, 8, long_ns, &wake), 60);
+	CHECK_EQUAL(hmb_spool_wait(&spool, 40, 61, 8, 1000000, &wake), 60);
+	wake = 1;
+	CHECK_EQUAL(hmb_spool_wait(&spool, 100, 1, 8, long_ns, &wake), 0);
+	wake = 0;
+	commit.journal_head = 8 + JOURNAL / 4;
+	hmb_spool_commit(&spool, &commit, HMB_KILL_NEVER);
+	CHECK_EQUAL(hmb_spool_wait(&spool, 100, 1, 8, long_ns, &wake), 0);
+	hmb_spool_unmap(&spool);
+	close(fd);
+}
+
+int main(void)
+{
+	sizes_are_checked();
+	lies_are_refused();
+	impossible_commits_are_refused();
+	batches_are_contiguous();
+	commits_are_whole();
+	wait_ends();
+	return 0;
+}
