@@ -403,7 +403,13 @@ class Daemon:
         looking = self._reconnector
         assert looking is not None
         if self._thread.running:  # frozen, and the collector still watches this region
-            if not looking.replaced():
+            if not self._collector.state.frozen_seen and not self._collector.keep_frozen:
+                self._reconnector = None
+                self._set_state("running")
+                return
+            replaced = looking.replaced()
+            self._show_connection(looking)
+            if not replaced:
                 return
             self._collector.stop = 2
             self._thread.join()
