@@ -92,7 +92,7 @@ class EventMaker:
         while True:
             end = lib.hmb_make_events(self.c, step)
             if end == lib.HMB_STEP_TABLE:
-                self._given_up += len(self._open.make_room(self.c.open))
+                self._given_up += len(self._open.make_room(ffi.addressof(self.c, "open")))
                 continue
             self._flush(step)
             if end != lib.HMB_STEP_OUTPUT:
