@@ -126,6 +126,13 @@ static ssize_t region_size_show(struct device *dev, struct device_attribute *att
 }
 static DEVICE_ATTR_RO(region_size);
 
+/* N of the node names: udev rules name the service after it. */
+static ssize_t instance_show(struct device *dev, struct device_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%d\n", region_of(dev)->index);
+}
+static DEVICE_ATTR_RO(instance);
+
 static ssize_t provider_show(struct device *dev, struct device_attribute *attr, char *buf)
 {
 	return sysfs_emit(buf, "%s\n", region_of(dev)->provision.provider);
@@ -144,13 +151,21 @@ static ssize_t mmap_policy_show(struct device *dev, struct device_attribute *att
 }
 static DEVICE_ATTR_RO(mmap_policy);
 
+/* clang-format off: one a line */
 static struct attribute *hmb_region_attrs[] = {
-	&dev_attr_abi_version.attr, &dev_attr_ring_size.attr,
-	&dev_attr_fill.attr,	    &dev_attr_overflow_count.attr,
-	&dev_attr_generation.attr,  &dev_attr_region_size.attr,
-	&dev_attr_provider.attr,    &dev_attr_consumer.attr,
-	&dev_attr_mmap_policy.attr, NULL,
+	&dev_attr_abi_version.attr,
+	&dev_attr_ring_size.attr,
+	&dev_attr_fill.attr,
+	&dev_attr_overflow_count.attr,
+	&dev_attr_generation.attr,
+	&dev_attr_region_size.attr,
+	&dev_attr_instance.attr,
+	&dev_attr_provider.attr,
+	&dev_attr_consumer.attr,
+	&dev_attr_mmap_policy.attr,
+	NULL,
 };
+/* clang-format on */
 ATTRIBUTE_GROUPS(hmb_region);
 
 /* ---- making and revoking ---- */

@@ -17,6 +17,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -213,7 +214,8 @@ class Guest:
     def _command(self) -> list[str]:
         append = (
             "console=ttyS0 panic=-1 oops=panic rdinit=/init quiet cryptomgr.notests "
-            f"tsc=unstable hmb.mode={self.mode} hmb.repo={REPO} hmb.cache={CACHE}"
+            f"tsc=unstable hmb.mode={self.mode} hmb.repo={REPO} hmb.cache={CACHE} "
+            f"hmb.python={Path(sys.base_prefix).resolve()}"
         )
         command = [
             *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none"),

@@ -164,6 +164,7 @@ def nodes_and_attributes() -> None:
         "abi_version": "1",
         "ring_size": str(RING),
         "region_size": str(REGION),
+        "instance": "1",
         "fill": "0",
         "overflow_count": "0",
         "generation": "0",

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole chain, (b) and (c) of the VM suite.
+
+A simulator outside the guest writes the shared region; inside, udev finds the device,
+systemd starts the daemon, and what it dumps must be what the ledger says.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import vmkit
+
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(300)]
+
+BIN = Path(sys.executable).parent
+UNIT = "hmb-trace-daemon@nvme0.service"
+NODE = "/dev/nvme0-hmbtrace"
+SYSFS = "/sys/class/hmbtrace/nvme0-hmbtrace"
+RING = 2 << 20
+
+
+def tool(*arguments: str | Path, check: bool = True) -> dict[str, Any]:
+    """Run `hmb-trace ... --json` on the host."""
+    result = subprocess.run(
+        [str(BIN / "hmb-trace"), *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0 or not check, result.stderr
+    answer: dict[str, Any] = json.loads(result.stdout)
+    return answer
+
+
+@dataclass
+class Chain:
+    """A guest whose region the simulator outside writes, and the dump directory both see."""
+
+    guest: vmkit.Guest
+    region: Path
+    state: Path
+    ledger: Path
+    module: Path
+
+    @property
+    def dumps(self) -> Path:
+        return self.state / "nvme0"
+
+    def simulate(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Firmware begins: a fresh ring, and records."""
+        self.ledger.unlink(missing_ok=True)
+        return subprocess.Popen(
+            [
+                *(str(BIN / "hmb-firmware-sim"), "--device", str(self.region), "--quiet"),
+                *("--ring-size", str(RING), "--ledger", str(self.ledger), *arguments),
+            ]
+        )
+
+    def load(self) -> None:
+        self.guest.check(f"insmod {self.module}")
+
+    def attribute(self, name: str) -> str:
+        return self.guest.check(f"cat {SYSFS}/{name}").strip()
+
+    def main_pid(self) -> int:
+        return int(self.guest.check(f"systemctl show -P MainPID {UNIT}"))
+
+    def wait_active(self, unlike: int = 0) -> None:
+        """The service is up, under another pid than `unlike`."""
+        self.guest.wait(
+            f"systemctl is-active --quiet {UNIT} && "
+            f'[ "$(systemctl show -P MainPID {UNIT})" != {unlike} ]'
+        )
+
+    def finish(self, firmware: subprocess.Popen[bytes]) -> dict[str, Any]:
+        """Wait until firmware has ended and the guest has drained the ring; the ledger."""
+        assert firmware.wait(120) == 0
+        self.guest.wait(self.is_drained())
+        ledger: dict[str, Any] = json.loads(self.ledger.read_text())
+        return ledger
+
+    def is_drained(self) -> str:
+        """A shell condition that holds once nothing is unread and the file is written."""
+        return f'[ "$(cat {SYSFS}/fill)" = 0 ]'
+
+    def sealed(self) -> list[Path]:
+        return sorted(self.dumps.glob("*.bin"))
+
+    def rotate_and_take(self, known: set[Path], seconds: float = 60) -> list[Path]:
+        """Seal what is open; the segments that were not known before, in order."""
+        self.guest.check(f"systemctl kill -s USR1 {UNIT}")
+        deadline = time.monotonic() + seconds
+        while list(self.dumps.glob("*.part")) or not set(self.sealed()) - known:
+            assert time.monotonic() < deadline, self.journal()
+            time.sleep(0.1)
+        return [path for path in self.sealed() if path not in known]
+
+    def journal(self) -> str:
+        return self.guest.log()[-6000:]
+
+
+def sidecar(path: Path) -> dict[str, Any]:
+    side: dict[str, Any] = json.loads(path.with_suffix(".json").read_text())
+    return side
+
+
+def account(paths: list[Path], folder: Path) -> dict[str, Any]:
+    """The segments as one stream."""
+    folder.mkdir(exist_ok=True)
+    joined = folder / "joined.bin"
+    with joined.open("wb") as out:
+        for path in paths:
+            out.write(path.read_bytes())
+    return tool("info", "--json", "--checksum", joined)
+
+
+def assert_equals_ledger(seen: dict[str, Any], ledger: dict[str, Any]) -> None:
+    for key in ("records", "bytes", "first_seq", "last_seq"):
+        assert seen[key] == ledger[key], (key, seen, ledger)
+    assert seen["fnv64"] == int(ledger["fnv64"], 16)
+    assert seen["lost"] == ledger["dropped"]
+
+
+@pytest.fixture(scope="module")
+def chain(machine: None, module: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    vmkit.package("udev")
+    folder = tmp_path_factory.mktemp("chain")
+    state = folder / "state"
+    state.mkdir()
+    region = Path(f"/dev/shm/hmb-vm-chain-{folder.stat().st_ino}")
+    with region.open("wb") as file:
+        file.truncate(4 << 20)
+    try:
+        with vmkit.Guest(mode="systemd", shared=region, exchange=state, memory="1G") as guest:
+            yield Chain(guest, region, state, folder / "ledger.json", module)
+    finally:
+        region.unlink()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+BLOCK = ("--on-full", "block", "--payload", "0..64")
+
+
+def test_unit_starts_by_itself_and_a_million_records_arrive(chain: Chain, tmp_path: Path) -> None:
+    firmware = chain.simulate("--count", "1000000", "--rate", "max", *BLOCK)
+    chain.load()
+    chain.wait_active()
+    ledger = chain.finish(firmware)
+    seen = account(chain.rotate_and_take(set()), tmp_path)
+    assert ledger["records"] == 1_000_000
+    assert ledger["dropped"] == 0
+    assert_equals_ledger(seen, ledger)
+
+
+def test_kill_9_in_the_guest_loses_and_repeats_nothing(chain: Chain, tmp_path: Path) -> None:
+    known = set(chain.sealed())
+    firmware = chain.simulate("--count", "400000", "--rate", "20k/s", *BLOCK)
+    for _ in range(2):
+        pid = chain.main_pid()
+        chain.guest.check(f"kill -9 {pid}")
+        chain.wait_active(unlike=pid)
+    ledger = chain.finish(firmware)
+    seen = account(chain.rotate_and_take(known), tmp_path)
+    assert ledger["dropped"] == 0
+    assert_equals_ledger(seen, ledger)
+
+
+def test_controller_reset_begins_a_new_epoch(chain: Chain, tmp_path: Path) -> None:
+    """R6: the same memory, another ring in it."""
+    generation = int(chain.attribute("generation"))
+    epochs = []
+    for seed in ("11", "12"):
+        known = set(chain.sealed())
+        firmware = chain.simulate("--count", "50000", "--rate", "max", "--seed", seed, *BLOCK)
+        ledger = chain.finish(firmware)
+        segments = chain.rotate_and_take(known)
+        assert_equals_ledger(account(segments, tmp_path / seed), ledger)
+        epochs.append(sidecar(segments[-1])["epoch"])
+    assert epochs[0] < epochs[1]
+    assert int(chain.attribute("generation")) == generation + 2
+
+
+def test_read_only_policy_drains_through_the_ioctl(chain: Chain, tmp_path: Path) -> None:
+    """(c): the daemon speaks both ways of moving tail."""
+    pid = chain.main_pid()
+    chain.guest.check("echo 1 >/sys/module/nvme_hmb_trace/parameters/mmap_readonly")
+    chain.guest.check(f"systemctl restart {UNIT}", 90)
+    chain.wait_active(unlike=pid)
+    known = set(chain.sealed())
+    maps = chain.guest.check(f"grep {NODE} /proc/{chain.main_pid()}/maps")
+    assert " r--s " in maps
+    assert " rw-s " not in maps
+    ledger = chain.finish(chain.simulate("--count", "200000", "--rate", "max", *BLOCK))
+    assert_equals_ledger(account(chain.rotate_and_take(known), tmp_path), ledger)
+    chain.guest.check("echo 0 >/sys/module/nvme_hmb_trace/parameters/mmap_readonly")
+
+
+def test_removed_device_stops_the_unit_in_order(chain: Chain, tmp_path: Path) -> None:
+    known = set(chain.sealed())
+    ledger = chain.finish(chain.simulate("--count", "20000", "--rate", "max", *BLOCK))
+    chain.guest.check(f"echo 1 >$(readlink -f {SYSFS}/device)/remove")
+    chain.guest.wait(f"! systemctl is-active --quiet {UNIT}", 60)
+    chain.guest.wait(f'[ "$(systemctl show -P ActiveState {UNIT})" = inactive ]', 60)
+    assert not list(chain.dumps.glob("*.part"))
+    segments = [path for path in chain.sealed() if path not in known]
+    assert_equals_ledger(account(segments, tmp_path / "before"), ledger)
+    chain.guest.check("echo 1 >/sys/bus/pci/rescan")
+    chain.wait_active()
+    known = set(chain.sealed())
+    ledger = chain.finish(chain.simulate("--count", "20000", "--rate", "max", *BLOCK))
+    assert_equals_ledger(account(chain.rotate_and_take(known), tmp_path / "after"), ledger)
+
+
+def test_unload_is_refused_while_the_daemon_drains_and_nothing_splats(chain: Chain) -> None:
+    assert chain.guest.sh("rmmod nvme_hmb_trace")[0] != 0
+    assert chain.guest.splats() == []
+
+
+def test_host_death_r14_at_the_next_boot(chain: Chain, tmp_path: Path) -> None:
+    """QEMU dies in mid-capture: memory is gone, what reached the disk is sealed by itself."""
+    known = set(chain.sealed())
+    firmware = chain.simulate("--rate", "20k/s", *BLOCK)
+    deadline = time.monotonic() + 60
+    while not any(path.stat().st_size > 1 << 20 for path in chain.dumps.glob("*.part")):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    chain.guest.kill()
+    firmware.terminate()
+    firmware.wait(20)
+    assert list(chain.dumps.glob("*.part"))
+    last = sidecar(max(known))["number"]
+    again = vmkit.Guest(mode="systemd", shared=chain.region, exchange=chain.state, memory="1G")
+    with again:
+        chain.guest = again
+        ledger_of_next = chain.simulate("--count", "20000", "--rate", "max", *BLOCK)
+        chain.load()
+        chain.wait_active()
+        ledger = chain.finish(ledger_of_next)
+        fresh = chain.rotate_and_take(known)
+    orphan = [path for path in fresh if sidecar(path)["cause"] == "host-died"]
+    assert len(orphan) == 1
+    side = sidecar(orphan[0])
+    assert side["complete"] is False
+    assert side["number"] == last + 1
+    seen = account(orphan, tmp_path / "orphan")
+    assert seen["complete"]
+    assert seen["records"] == side["records"] > 0
+    assert (seen["lost"], seen["gaps"]) == (0, 0)
+    after = [path for path in fresh if path not in orphan]
+    assert_equals_ledger(account(after, tmp_path / "after"), ledger)
