@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from hmb_producer_sim import ledger as ledgers
 from hmb_producer_sim import region as regions
 from hmb_producer_sim import workload as workloads
 from hmb_producer_sim.engine import Engine, Settings
@@ -252,8 +253,14 @@ def _simulate(engine: Engine, region: Region, plan: Plan, quiet: bool) -> None:
 
 
 def _check(options: dict[str, Any]) -> None:
+    if options["start_cursor"] % 8:
+        raise UsageError(
+            f"--start-cursor: found {options['start_cursor']}, expected a multiple of 8"
+        )
     if options["replay"] is not None and options["payload"] is not None:
         raise UsageError("--payload: a replay has the payloads of its dump")
+    if options["ledger"] is not None:
+        ledgers.check(options["ledger"])
 
 
 def _run(target: _Target, options: dict[str, Any]) -> None:

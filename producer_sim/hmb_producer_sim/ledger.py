@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,19 @@ def build(
         "faults": list(faults),
         **more,
     }
+
+
+def check(path: Path) -> None:
+    """Refuse a ledger that could not be written, before the run rather than after it.
+
+    Raises:
+        CannotCreateError, PermissionDeniedError.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise from_os_error(error, f"cannot create ledger {path}", creating=True) from error
 
 
 def write(path: Path, ledger: dict[str, Any]) -> None:

@@ -24,9 +24,10 @@ from hmb_trace.errors import (
     UsageError,
     from_os_error,
 )
-from hmb_trace.layout import RECORD_AREA_OFF
+from hmb_trace.layout import RECORD_AREA_OFF, RING_SIZE_MIN
 
 SHM_DIRECTORY = Path("/dev/shm")
+RING_SIZE_MAX = 1 << 31
 
 
 @dataclass
@@ -121,6 +122,7 @@ def create(
         BusyError: the name exists and replace is False.
         CannotCreateError: no room, no such directory, or not allowed.
     """
+    check_ring_size(ring_size)
     if not replace and _is_taken(path):
         raise taken(path)
     size = RECORD_AREA_OFF + ring_size
@@ -142,8 +144,17 @@ def create(
     return Region(path, memory, ring_size, temporary, ephemeral, replace)
 
 
+def check_ring_size(ring_size: int) -> None:
+    """Raises UsageError unless it is a power of two that the header's u32 can hold (R1)."""
+    if not RING_SIZE_MIN <= ring_size <= RING_SIZE_MAX or ring_size & (ring_size - 1):
+        raise UsageError(
+            f"--ring-size: found {ring_size} bytes, expected a power of two from "
+            f"{RING_SIZE_MIN} to {RING_SIZE_MAX}"
+        )
+
+
 def _largest_ring(size: int) -> int:
-    return 1 << (size - RECORD_AREA_OFF).bit_length() - 1
+    return min(RING_SIZE_MAX, 1 << (size - RECORD_AREA_OFF).bit_length() - 1)
 
 
 def attach_device(path: Path, ring_size: int | None) -> Region:
@@ -157,6 +168,8 @@ def attach_device(path: Path, ring_size: int | None) -> Region:
         UsageError: its size is unknown and ring_size is None.
         InvalidDataError: it is too small.
     """
+    if ring_size is not None:
+        check_ring_size(ring_size)
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:

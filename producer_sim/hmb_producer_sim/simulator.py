@@ -122,17 +122,18 @@ class Simulator:
         return True
 
     def drain(self) -> bool:
-        """Wait until the consumer has read everything, as long as --linger says."""
+        """Wait until the consumer has read everything, as long as --linger says.
+
+        A signal that ended the workload leaves the consumer ten seconds; one more ends the wait.
+        """
+        before, linger = self._stop.signals, self._plan.linger_ns
+        if before:
+            linger = STOPPED_LINGER_NS if linger is None else min(linger, STOPPED_LINGER_NS)
         started = time.monotonic_ns()
-        seen = self._stop.signals
         while not self._engine.is_drained():
-            waited = time.monotonic_ns() - started
-            linger = self._plan.linger_ns
-            if self._stop.signals > 0:
-                linger = min(STOPPED_LINGER_NS, linger if linger is not None else STOPPED_LINGER_NS)
-            if (linger is not None and waited >= linger) or self._stop.signals > seen + 1:
+            if linger is not None and time.monotonic_ns() - started >= linger:
                 return False
-            if self._stop.signals > max(seen, 1):
+            if self._stop.signals > before:
                 return False
             time.sleep(DRAIN_POLL_S)
         return True
