@@ -148,7 +148,7 @@ class Viewer(App[None]):
 
     CSS = """
     #status { height: 1; background: $panel; }
-    RecordList { height: 1fr; }
+    RecordList { width: 1fr; height: 1fr; }
     #detail { height: 12; border-top: solid $primary; }
     #detail.hidden { display: none; }
     #prompt { display: none; }
