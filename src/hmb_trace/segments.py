@@ -16,7 +16,7 @@ from hmb_trace.sources import Source
 
 _NAME = re.compile(r"(?P<label>.+)-(?P<number>\d{6,})-(?P<start>[0-9A-Za-z:.+-]+?)\.bin")
 _PCCX_PREFIX = 16  # bytes before the JSON header
-_ENDINGS = (".bin", ".bin.zst", ".part")  # the better one of two copies first
+_ENDINGS = (".bin", ".bin.zst", ".bin.part")  # the better one of two copies first
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,9 @@ def of_directory(directory: Path) -> list[Segment]:
     for ending in reversed(_ENDINGS):
         for name in names:
             if name.endswith(ending) and not name.startswith("."):
-                chosen[name.removesuffix(ending).removesuffix(".bin")] = name
+                chosen[name.removesuffix(ending)] = name
     if not chosen:
-        raise NoInputError(f"{directory}: no dump segments (*.bin, *.bin.zst, *.part) in it")
+        raise NoInputError(f"{directory}: no dump segments (*.bin, *.bin.zst, *.bin.part) in it")
     return [of_file(str(directory / name)) for name in sorted(chosen.values(), key=_order)]
 
 

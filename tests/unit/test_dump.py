@@ -93,7 +93,8 @@ def test_directory_is_one_stream_in_the_order_of_numbers(tmp_path: Path) -> None
     for number, start in ((10, 40), (2, 20), (1, 0)):
         name = f"dev-{number:06d}-20260101T000000Z.bin"
         (tmp_path / name).write_bytes(some_records(20, start))
-    (tmp_path / "dev-000001-20260101T000000Z.json").write_text("{}")
+    for other in ("json", "rejects", "events.part"):
+        (tmp_path / f"dev-000001-20260101T000000Z.{other}").write_text("HMEV")
     dump = open_dump(tmp_path)
     assert seqs(tmp_path) == list(range(60))
     assert summarise(dump).gaps == 0
