@@ -92,6 +92,58 @@ def spool_size(settings: Settings, ring_size: int) -> int:
     return max(wanted, ring_size, 4 * (_BATCH_MAX + int(lib.hmb_collect_min_data())))
 
 
+def finish_leftover(leftover: Spool, options: WriterOptions, log: Any, cause: Cause) -> Any:
+    """Write a leftover's records where they belong and remove it; its last state.
+
+    Raises:
+        InputOutputError: they cannot be written there; the spool stays.
+    """
+    manifest = leftover.manifest()
+    to_stream = manifest.single == "-"
+    options = replace(
+        options,
+        # What a stream did not take any more becomes a segment.
+        directory=options.directory if to_stream else Path(manifest.directory),
+        prefix=manifest.prefix,
+        single="" if to_stream else manifest.single,
+        pipe_fd=-1,
+    )
+    origin = describe.Origin(
+        label=manifest.prefix,
+        device=Device(path=manifest.device, identity=manifest.identity),
+        ring_size=manifest.ring_size,
+    )
+    writer = Writer(leftover, options, origin, log)
+    writer.request(Request(cause, last=True))
+    # At a start nobody waits for a disk: say at once what is wrong with it.
+    writer.give_up.set()
+    try:
+        writer.run_to_end()
+    except Exception as error:
+        leftover.close(remove=False)
+        raise InputOutputError(
+            f"spool {leftover.path} holds records for {options.directory} that cannot be "
+            f"written there: {error}; make that possible, or move the spool away"
+        ) from error
+    state = ffi.new("struct hmb_state *", leftover.read_commit().state)
+    leftover.close(remove=True)
+    return state
+
+
+def finish_without_ring(
+    settings: Settings, make_options: Callable[[], WriterOptions], log: Any
+) -> None:
+    """The ring is not there: seal what an earlier daemon left of it, if anything."""
+    directory, private = spool_place(settings)
+    if not directory.is_dir():
+        return
+    fd = spool.prepare_directory(directory, private=private)
+    leftover = Spool.open_leftover(directory, spool.file_name(settings.device), fd)
+    if leftover is not None:
+        log.warning("spool-without-ring", spool=str(leftover.path))
+        finish_leftover(leftover, make_options(), log, Cause.HANGUP)
+
+
 class Opener:
     """Opens the spool for a ring and says where the collector goes on."""
 
@@ -100,13 +152,11 @@ class Opener:
         settings: Settings,
         ring: Ring,
         options: WriterOptions,
-        origin: describe.Origin,
         log: Any,
     ) -> None:
         self._settings = settings
         self._ring = ring
         self._options = options
-        self._origin = origin
         self._log = log
         directory, private = spool_place(settings)
         self._directory = directory
@@ -132,9 +182,7 @@ class Opener:
             if continues and leftover.manifest() == self._manifest():
                 return self._resume(leftover, collector)
             carried = self._finish(leftover, continues=continues)
-        if leftover is not None:
-            fd = spool.prepare_directory(self._directory, private=self._private)
-        return self._fresh(fd, carried)
+        return self._fresh(carried)
 
     def _manifest(self) -> Manifest:
         options = self._options
@@ -173,40 +221,16 @@ class Opener:
         )
         return leftover, collector
 
-    def _finish(self, leftover: Spool, *, continues: bool) -> Any:
-        """Write a leftover's records where they belong; the state to carry on with."""
-        manifest = leftover.manifest()
+    def _finish(self, leftover: Spool, *, continues: bool) -> tuple[Any, bool]:
+        """Seal a leftover; the state to carry on with, and whether the ring goes on with it."""
         cause = Cause.RESTART if continues else Cause.REINITIALISED
-        single = "" if manifest.single == "-" else manifest.single
-        options = replace(
-            self._options,
-            directory=Path(manifest.directory),
-            prefix=manifest.prefix,
-            single=single,
-            pipe_fd=-1,
-        )
-        if not manifest.directory or manifest.single == "-":
-            options.directory = self._options.directory
-        origin = replace(self._origin, label=manifest.prefix, ring_size=manifest.ring_size)
-        writer = Writer(leftover, options, origin, self._log)
-        writer.request(Request(cause, last=True))
-        # At a start nobody waits for a disk: say at once what is wrong with it.
-        writer.give_up.set()
-        try:
-            writer.run_to_end()
-        except Exception as error:
-            leftover.close(remove=False)
-            raise InputOutputError(
-                f"spool {leftover.path} holds records for {options.directory} that cannot be "
-                f"written there: {error}; make that possible, or move the spool away"
-            ) from error
-        state = ffi.new("struct hmb_state *", leftover.read_commit().state)
+        state = finish_leftover(leftover, self._options, self._log, cause)
         if not continues:
             lib.hmb_state_next_epoch(state, 0)
-        leftover.close(remove=True)
-        return (state, continues)
+        return state, continues
 
-    def _fresh(self, fd: int, carried: Any) -> tuple[Spool, Any]:
+    def _fresh(self, carried: Any) -> tuple[Spool, Any]:
+        fd = spool.prepare_directory(self._directory, private=self._private)
         size = spool_size(self._settings, int(self._ring.c.ring_size))
         opened = Spool.create(self._directory, self._name, fd, size, self._manifest())
         collector = new_collector(self._settings, self._ring, opened)

@@ -33,9 +33,10 @@ from hmb_trace.errors import (
     HmbTraceError,
     InputOutputError,
     InvalidDataError,
+    NoInputError,
     from_os_error,
 )
-from hmb_trace.ring import attach, invalid_cursors
+from hmb_trace.ring import Ring, attach, invalid_cursors
 from hmb_trace.units import format_duration, format_size
 
 _TICK_S = 1.0
@@ -93,7 +94,7 @@ class Daemon:
 
     def _attach(self) -> None:
         settings = self._settings
-        self._ring = attach(settings.device)
+        self._ring = self._attach_ring()
         self._cleanup.callback(self._close_ring)
         self._options = output.writer_options(settings)
         self._origin = describe.Origin(
@@ -101,13 +102,23 @@ class Daemon:
             device=capture.device_of(self._ring),
             ring_size=int(self._ring.c.ring_size),
         )
-        opener = capture.Opener(settings, self._ring, self._options, self._origin, self.log)
+        opener = capture.Opener(settings, self._ring, self._options, self.log)
         self._spool, self._collector = opener.open()
         # Until something was collected a fresh spool holds nothing that anybody would miss.
         self._spool_done = not opener.resumed
         self._cleanup.callback(self._close_spool)
         self._counters_before = opener.counters_before
         self._recover_orphans(opener.resumed)
+
+    def _attach_ring(self) -> Ring:
+        try:
+            return attach(self._settings.device)
+        except NoInputError:
+            # Its records may still be in a spool: those are sealed before we say no.
+            capture.finish_without_ring(
+                self._settings, lambda: output.writer_options(self._settings), self.log
+            )
+            raise
 
     def _close_ring(self) -> None:
         self._ring.close()  # the ring of now: a reconnect may have replaced it

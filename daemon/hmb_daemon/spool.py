@@ -33,6 +33,7 @@ from hmb_trace.units import format_size
 
 _MIB = 1 << 20
 _PAGE = 4096
+_MAGIC = b"HMBSPOOL"
 _OFFSET_COUNTERS: int = ffi.offsetof("struct hmb_state", "counters")
 # struct hmb_writer_commit.base: planned position, epoch, counters there, counters at the start
 _BASE = struct.Struct(f"<QQ{events.COUNTERS.size}s{events.COUNTERS.size}s")
@@ -185,24 +186,34 @@ class Spool:
 
     @staticmethod
     def open_leftover(directory: Path, name: str, directory_fd: int) -> Spool | None:
-        """The spool that an earlier daemon left, or None; one that cannot be read is None too.
+        """The spool that an earlier daemon left, or None; one that was never begun is None too.
+
+        Takes directory_fd over, whatever comes of it.
 
         Raises:
             BusyError: another daemon uses it. CannotCreateError, PermissionDeniedError.
+            InvalidDataError: of another version, or damaged.
         """
         try:
             spool = Spool._open(directory, name, directory_fd, 0)
         except FileNotFoundError:
+            os.close(directory_fd)
             return None
         except OSError as error:
             raise from_os_error(
                 error, f"cannot open spool {directory / name}", creating=True
             ) from error
         size = os.fstat(spool.fd).st_size
-        if lib.hmb_spool_map(spool.c, spool.fd, size, 0, 0, ffi.NULL, 0):
+        if os.pread(spool.fd, len(_MAGIC), 0) != _MAGIC:
             # Killed before the header was written: nothing had been collected.
             spool.close(remove=True)
             return None
+        if lib.hmb_spool_map(spool.c, spool.fd, size, 0, 0, ffi.NULL, 0):
+            spool.close(remove=False)
+            raise InvalidDataError(
+                f"spool {spool.path} was left by another version of the daemon, or is damaged; "
+                "let that version finish it, or move it away"
+            )
         return spool
 
     def _map(self, total: int, size: int, journal: int, identity: str) -> None:

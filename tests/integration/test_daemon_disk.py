@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Disks that stall, fail and fill; hosts that die: what is promised in docs/durability.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Programs, require, wait_until
+from tests.integration.daemonlib import (
+    Rig,
+    assert_equals_ledger,
+    leftovers,
+    logged,
+    segments,
+    sidecars,
+    summary,
+    walk,
+)
+
+LOAD = ("--rate", "max", "--on-full", "block", "--freeze-at-end", "--payload", "0..300")
+
+
+@pytest.fixture
+def rig(programs: Programs, tmp_path: Path, shm_name: str) -> Rig:
+    return Rig(programs, tmp_path, shm_name)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB of its own."""
+    require(os.geteuid() == 0, "mounting a small tmpfs takes root")
+    place = tmp_path / "out"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=8M", "tmpfs", str(place)]
+    done = subprocess.run(command, capture_output=True, check=False)
+    require(done.returncode == 0, "mounting a small tmpfs is not allowed here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.parametrize("fault", ["eio:3", "enospc:2", "short:1", "short:4"])
+@pytest.mark.parametrize("io", ["direct", "buffered"])
+def test_failing_writes_lose_nothing(rig: Rig, fault: str, io: str) -> None:
+    simulator = rig.simulate(*LOAD, "--ring-size", "256KiB", "--count", "30000")
+    daemon = rig.daemon(
+        *("--on-frozen", "exit", "--rotate-size", "1MiB", "--io", io),
+        env={"HMB_TRACE_TEST_WRITE": fault},
+    ).expect(0)
+    simulator.expect(0)
+    assert_equals_ledger(rig.out, rig.ledger)
+    if not fault.startswith("short"):
+        (resumed,) = logged(daemon, "disk-resumed")
+        assert resumed["level"] == "warning"
+
+
+def test_held_writer_is_absorbed_by_the_spool(rig: Rig) -> None:
+    """Three seconds without a write: the ring keeps being drained."""
+    args = ("--rate", "100k/s", "--payload", "64..64", "--count", "300000", "--on-full", "drop")
+    simulator = rig.simulate(*args, "--ring-size", "16MiB", "--freeze-at-end")
+    daemon = rig.daemon(
+        *("--on-frozen", "exit", "--spool-size", "64MiB"), env={"HMB_TRACE_TEST_HOLD": "3"}
+    ).expect(0)
+    simulator.expect(0)
+    assert rig.ledger["dropped"] + rig.ledger["dropped_unseen"] == 0
+    assert summary(daemon)["stalls"] == 0
+    assert_equals_ledger(rig.out, rig.ledger)
+
+
+def test_stopped_daemon_goes_on(rig: Rig) -> None:
+    simulator = rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "60000")
+    daemon = rig.daemon("--on-frozen", "exit")
+    for _ in range(5):
+        daemon.signal(signal.SIGSTOP)
+        daemon.signal(signal.SIGCONT)
+    daemon.expect(0)
+    simulator.expect(0)
+    assert_equals_ledger(rig.out, rig.ledger)
+
+
+def test_full_disk_pauses_and_resumes_by_itself(rig: Rig, small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(6 << 20))
+    simulator = rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "30000")
+    daemon = rig.daemon("--on-frozen", "exit", "--rotate-size", "1MiB")
+    wait_until(lambda: logged(daemon, "disk-full"), "the disk to be full")
+    wait_until(lambda: simulator.process.poll() is not None or rig.ledger_file.exists(), "the load")
+    ballast.unlink()
+    daemon.expect(0)
+    simulator.expect(0)
+    assert logged(daemon, "disk-resumed")
+    assert_equals_ledger(rig.out, rig.ledger)
+
+
+def test_full_disk_does_not_hold_a_stop_for_ever(rig: Rig, small_disk: Path) -> None:
+    """Exit 74; the spool keeps the rest, and the next start finishes it."""
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(7 << 20))
+    simulator = rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "20000")
+    daemon = rig.daemon("--on-frozen", "exit").expect(74)
+    assert "spool" in daemon.stderr.splitlines()[-1]
+    simulator.expect(0)
+    ballast.unlink()
+    # The ring went with its firmware meanwhile: that is said, and the records are sealed first.
+    rig.daemon("--on-frozen", "exit").expect(66)
+    assert_equals_ledger(rig.out, rig.ledger)
+
+
+def test_full_disk_drops_the_oldest(rig: Rig, small_disk: Path) -> None:
+    simulator = rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "120000")
+    daemon = rig.daemon(
+        *("--on-frozen", "exit", "--rotate-size", "1MiB", "--disk-full", "drop-oldest")
+    ).expect(0)
+    simulator.expect(0)
+    deleted = logged(daemon, "segment-deleted")
+    assert deleted and all(line["why"] == "disk-full" for line in deleted)
+    sides = sidecars(rig.out)
+    assert sides[0].number == len(deleted) + 1
+    found, _ = walk(segments(rig.out))
+    assert (found.lost, found.last_record_seq) == (0, rig.ledger["last_seq"])
+
+
+def host_dies(rig: Rig, chance: random.Random, zeros: int) -> int:
+    """kill -9, then take what a dead host would: the spool, and the end of the open segment."""
+    rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "100000", "--keep", "--linger", "0")
+    daemon = rig.daemon("--rotate-size", "2MiB", "--fsync", "100ms")
+    wait_until(lambda: len(list(rig.out.glob("*.bin"))) >= 1, "a sealed segment")
+    wait_until(lambda: [p for p in rig.out.glob("*.bin.part") if p.stat().st_size > 65536], "part")
+    os.kill(daemon.pid, signal.SIGKILL)
+    daemon.wait()
+    for path in (rig.folder / "spool").iterdir():
+        path.unlink()
+    (part,) = rig.out.glob("*.bin.part")
+    kept = chance.randrange(part.stat().st_size)
+    with part.open("r+b") as file:
+        file.truncate(kept)
+        file.truncate(kept + zeros)
+    return kept
+
+
+@pytest.mark.parametrize(("seed", "zeros"), [(1, 0), (2, 0), (3, 8192)])
+def test_dead_host_r14(rig: Rig, seed: int, zeros: int) -> None:
+    """Cut at the first invalid byte; zeros behind the data are no data."""
+    kept = host_dies(rig, random.Random(seed), zeros)
+    daemon = rig.drain()
+    assert leftovers(rig.out) == []
+    sides = sidecars(rig.out)
+    (dead,) = [side for side in sides if side.cause == "host-died"]
+    assert not dead.complete
+    # Nobody can tell a payload's missing end from zeros: there the last record may be whole.
+    assert kept - 4096 < dead.bytes <= kept + (4096 if zeros else 0)
+    found, _ = walk(segments(rig.out))
+    assert found.records == sum(side.records for side in sides)
+    (recovered,) = logged(daemon, "segment-recovered")
+    assert recovered["bytes"] == dead.bytes
+    # The ring outlived the "host": counting goes on from the last record of the dead segment.
+    after = sides[-1]
+    if after.number > dead.number and dead.last_seq is not None:
+        assert after.gap_list[0].seq_before == dead.last_seq
+        assert after.gap_list[0].lost == after.first_seq - dead.last_seq - 1
+
+
+def test_another_output_directory_finishes_the_old_one_first(rig: Rig) -> None:
+    """A leftover spool's records go where they belong; the ring goes on without a gap."""
+    simulator = rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "30000")
+    first = rig.daemon(env={"HMB_TRACE_TEST_KILL": "collector-after-tail:9"})
+    assert first.wait() == -signal.SIGKILL
+    other = rig.folder / "other"
+    daemon = rig.programs.run(
+        *("hmb-trace-daemon", "--device", rig.ring, "--output-dir", other),
+        *("--spool-dir", rig.folder / "spool", "--spool-size", "16MiB", "--on-frozen", "exit"),
+    )
+    simulator.expect(0)
+    old, new = sidecars(rig.out), sidecars(other)
+    assert [side.cause for side in (*old, *new)] == ["restart", "frozen"]
+    found, fnv = walk([*segments(rig.out), *segments(other)])
+    assert f"{fnv:#018x}" == rig.ledger["fnv64"]
+    assert new[0].first_seq == old[0].last_seq + 1 and new[0].lost == 0
+    assert summary(daemon)["records"] == new[0].records
+    assert found.records == rig.ledger["records"]
+
+
+def test_sidecar_hash_is_that_of_the_file(rig: Rig) -> None:
+    import xxhash  # noqa: PLC0415 - only here
+
+    simulator = rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "30000")
+    first = rig.daemon(env={"HMB_TRACE_TEST_KILL": "data-committed:4"})
+    assert first.wait() == -signal.SIGKILL
+    rig.daemon("--on-frozen", "exit").expect(0)
+    simulator.expect(0)
+    for path, side in zip(segments(rig.out), sidecars(rig.out), strict=True):
+        assert xxhash.xxh3_64_hexdigest(path.read_bytes()) == side.xxh3
+
+
+def test_manifest_stands_beside_the_spool(rig: Rig) -> None:
+    rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "100", "--keep", "--linger", "0")
+    daemon = rig.daemon()
+    wait_until(lambda: logged(daemon, "attached"), "the daemon")
+    (manifest,) = (rig.folder / "spool").glob("*.json")
+    assert json.loads(manifest.read_text())["directory"] == str(rig.out)
+    assert (rig.folder / "spool").stat().st_mode & 0o777 == 0o700
+    daemon.process.terminate()
+    daemon.expect(0)
