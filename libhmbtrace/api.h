@@ -761,6 +761,8 @@ uint64_t hmb_events_merge(struct hmb_run *runs, uint64_t count, uint64_t *order,
 			  struct hmb_flat_event *out, uint64_t cap, uint64_t *refill);
 /* Events until the first that starts before its predecessor; n if they are sorted. */
 uint64_t hmb_events_sorted(const struct hmb_flat_event *events, uint64_t n);
+/* Sort by start_cycle, stable; scratch holds n / 2 events. Fast where hardly anything is amiss. */
+void hmb_events_sort(struct hmb_flat_event *events, uint64_t n, struct hmb_flat_event *scratch);
 /* First row whose core_id is `word`, from `row` on; n if there is none. */
 uint64_t hmb_events_find_core(const struct hmb_flat_event *events, uint64_t row, uint64_t n,
 			      uint32_t word);

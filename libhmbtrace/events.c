@@ -4,6 +4,8 @@
 
 #include "core.h"
 
+#define INSERTION_MOST 24u /* events sorted by insertion */
+
 static inline uint64_t start_of(const struct hmb_flat_event *event)
 {
 	uint64_t start;
@@ -18,6 +20,76 @@ uint64_t hmb_events_sorted(const struct hmb_flat_event *events, uint64_t n)
 		if (start_of(&events[i]) < start_of(&events[i - 1]))
 			return i;
 	return n;
+}
+
+static void insertion_sort(struct hmb_flat_event *events, uint64_t n)
+{
+	for (uint64_t i = 1; i < n; i++) {
+		struct hmb_flat_event event = events[i];
+		uint64_t start = start_of(&event), to = i;
+
+		for (; to && start_of(&events[to - 1]) > start; to--)
+			events[to] = events[to - 1];
+		events[to] = event;
+	}
+}
+
+/* Events of sorted ones that start before `start` (or at it, where equal is set). */
+static uint64_t count_before(const struct hmb_flat_event *events, uint64_t n, uint64_t start,
+			     int equal)
+{
+	uint64_t low = 0, high = n;
+
+	while (low < high) {
+		uint64_t middle = low + (high - low) / 2, found = start_of(&events[middle]);
+
+		if (found < start || (equal && found == start))
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static void merge_into(struct hmb_flat_event *out, const struct hmb_flat_event *left,
+		       const struct hmb_flat_event *left_end, const struct hmb_flat_event *right,
+		       const struct hmb_flat_event *right_end)
+{
+	while (left < left_end && right < right_end) {
+		if (start_of(right) < start_of(left))
+			*out++ = *right++;
+		else
+			*out++ = *left++;
+	}
+	memcpy(out, left, (uint64_t)(left_end - left) * sizeof(*out)); /* right stands in place */
+}
+
+/* Two sorted halves. In nearly sorted traces only a few events around the middle overlap. */
+static void merge_halves(struct hmb_flat_event *events, uint64_t half, uint64_t n,
+			 struct hmb_flat_event *scratch)
+{
+	struct hmb_flat_event *right = events + half;
+	uint64_t first, moved;
+
+	if (start_of(right - 1) <= start_of(right))
+		return;
+	first = count_before(events, half, start_of(right), 1);
+	moved = count_before(right, n - half, start_of(right - 1), 0);
+	memcpy(scratch, events + first, (half - first) * sizeof(*scratch));
+	merge_into(events + first, scratch, scratch + (half - first), right, right + moved);
+}
+
+void hmb_events_sort(struct hmb_flat_event *events, uint64_t n, struct hmb_flat_event *scratch)
+{
+	uint64_t half = n / 2;
+
+	if (n <= INSERTION_MOST) {
+		insertion_sort(events, n);
+		return;
+	}
+	hmb_events_sort(events, half, scratch);
+	hmb_events_sort(events + half, n - half, scratch);
+	merge_halves(events, half, n, scratch);
 }
 
 uint64_t hmb_events_find_core(const struct hmb_flat_event *events, uint64_t row, uint64_t n,

@@ -23,6 +23,7 @@ from typing import BinaryIO
 
 from hmb_trace.errors import CannotCreateError, from_os_error
 from hmb_trace.fnv import BytesLike, as_bytes, fnv1a_64
+from hmb_trace.pccx.behind import WriteBehind
 from hmb_trace.pccx.container import MAGIC, MAJOR, MINOR, PREFIX, WINDOW
 from hmb_trace.pccx.header import Header, HeaderError, encode_header
 
@@ -59,12 +60,40 @@ def atomic_output(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Output:
     """Where to write: a seekable stream, and a directory for scratch files (None: any)."""
 
     stream: BinaryIO
     scratch: Path | None
+    behind: WriteBehind | None = None
+
+    def write_behind(self) -> WriteBehind:
+        """A thread that writes to the stream from where it stands; ended with the output."""
+        self.settle()
+        self.behind = WriteBehind(self.stream)
+        return self.behind
+
+    def settle(self) -> None:
+        """Wait until the stream holds all that was written behind."""
+        behind, self.behind = self.behind, None
+        if behind:
+            behind.close()
+
+    def abandon(self) -> None:
+        """End the thread, whatever became of its bytes."""
+        with contextlib.suppress(Exception):
+            self.settle()
+
+
+@contextlib.contextmanager
+def _output(stream: BinaryIO, scratch: Path | None) -> Iterator[Output]:
+    output = Output(stream, scratch)
+    try:
+        yield output
+        output.settle()
+    finally:
+        output.abandon()
 
 
 @contextlib.contextmanager
@@ -75,11 +104,12 @@ def open_output(path: str | os.PathLike[str]) -> Iterator[Output]:
         HmbTraceError: it cannot be created or written.
     """
     if not is_pipe(path):
-        with atomic_output(path) as stream:
-            yield Output(stream, Path(path).parent)
+        with atomic_output(path) as stream, _output(stream, Path(path).parent) as output:
+            yield output
         return
     with tempfile.TemporaryFile(prefix="hmb-trace-") as stream:
-        yield Output(stream, None)
+        with _output(stream, None) as output:
+            yield output
         stream.seek(0)
         _copy_to_pipe(stream, path)
 
@@ -113,26 +143,25 @@ class PayloadWriter:
     """Takes a payload piece by piece, then the header, and leaves a .pccx in a seekable file.
 
     Args:
-        stream: empty, seekable, readable and writable.
+        target: empty, readable and writable.
         room: bytes of JSON kept free for the header; the widest that it can become.
+        checksum: number, hex or none (SPEC P1).
+        patched: bytes will be overwritten later, so the hash must wait until the end.
     """
 
-    def __init__(self, stream: BinaryIO, room: int) -> None:
-        self._stream = stream
+    def __init__(self, target: Output, room: int, checksum: str, *, patched: bool = False) -> None:
+        self._target = target
         self._room = room
+        self._checksum = checksum
+        self._patched = patched
         self._held: bytearray | None = bytearray()
+        self._behind: WriteBehind | None = None
         self._state: int | None = None
-        self._patched = False
         self.length = 0
 
     @property
-    def spilled(self) -> bool:
-        """Whether the payload outgrew memory and stands in the file already."""
-        return self._held is None
-
-    @property
     def base(self) -> int:
-        """File offset of the payload once it is spilled, bytes."""
+        """File offset of the payload once it outgrew memory, bytes."""
         return PREFIX.size + self._room
 
     def write(self, data: BytesLike) -> None:
@@ -140,61 +169,66 @@ class PayloadWriter:
         view = as_bytes(data)
         if self._held is not None and self.length + len(view) > HELD:
             self._spill()
-        if self._held is not None:
+        if self._behind is not None:
+            self._append(self._behind, view)
+        elif self._held is not None:
             self._held += view
-        else:
-            if not self._patched:
-                self._state = fnv1a_64(view, self._state)
-            write_all(self._stream, view)
         self.length += len(view)
+
+    def _append(self, behind: WriteBehind, view: memoryview) -> None:
+        behind.write(view)
+        if not self._patched and self._checksum != "none":
+            self._state = fnv1a_64(view, self._state)
+
+    def _spill(self) -> None:
+        held, self._held = self._held or bytearray(), None
+        self._target.stream.seek(self.base)
+        self._behind = self._target.write_behind()
+        self._append(self._behind, memoryview(held))
 
     def patch(self, offset: int, data: bytes) -> None:
         """Overwrite payload bytes that were written before."""
-        if self._held is not None:
+        if self._behind is not None:
+            self._behind.patch(self.base + offset, data)
+        elif self._held is not None:
             self._held[offset : offset + len(data)] = data
-            return
-        self._patched = True
-        self._stream.flush()
-        os.pwrite(self._stream.fileno(), data, self.base + offset)
 
     def payload_stream(self) -> BinaryIO:
         """The payload written so far, to be read again; this writer is done with it."""
         if self._held is not None:
             return io.BytesIO(self._held)
-        self._stream.flush()
-        self._stream.seek(self.base)
-        return self._stream
+        self._target.settle()
+        self._target.stream.seek(self.base)
+        return self._target.stream
 
-    def _spill(self) -> None:
-        held, self._held = self._held or bytearray(), None
-        self._state = fnv1a_64(held)
-        self._stream.seek(self.base)
-        write_all(self._stream, held)
-
-    def _hash(self) -> int:
+    def _hash(self) -> int | None:
+        if self._checksum == "none":
+            return None
         if self._held is not None:
             return fnv1a_64(self._held)
         if not self._patched and self._state is not None:
             return self._state
-        self._stream.flush()
-        return hash_file(self._stream, self.base, self.length)
+        return hash_file(self._target.stream, self.base, self.length)
 
-    def finish(self, header: Header, style: str = "number") -> Header:
+    def finish(self, header: Header) -> Header:
         """Write the header; `payload.byte_length` and checksum are filled in here."""
+        self._target.settle()
         done = deepcopy(header)
         done.payload.byte_length = self.length
-        done.payload.checksum_fnv64 = None if style == "none" else self._hash()
-        text = encode_header(done, style)
-        self._stream.seek(0)
-        self._stream.truncate(0 if self._held is not None else self.base + self.length)
+        done.payload.checksum_fnv64 = self._hash()
+        text = encode_header(done, self._checksum)
+        stream = self._target.stream
+        stream.seek(0)
         if self._held is not None:
-            write_all(self._stream, _prefix(len(text)) + text)
-            write_all(self._stream, self._held)
+            stream.truncate(0)
+            write_all(stream, _prefix(len(text)) + text)
+            write_all(stream, self._held)
         else:
+            stream.truncate(self.base + self.length)
             if len(text) > self._room:
                 raise HeaderError(f"header: {len(text)} bytes, but {self._room} were kept free")
-            write_all(self._stream, _prefix(self._room) + text.ljust(self._room))
-        self._stream.flush()
+            write_all(stream, _prefix(self._room) + text.ljust(self._room))
+        stream.flush()
         return done
 
 

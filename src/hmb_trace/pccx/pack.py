@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from hmb_trace.pccx.container import ChecksumError
 from hmb_trace.pccx.header import EXTRA_KEY, Header, Trace
 from hmb_trace.pccx.header import Payload as PayloadHeader
 from hmb_trace.pccx.maker import EventMaker, MakerCounts
-from hmb_trace.pccx.output import PayloadWriter, open_output, widest_header, write_all
+from hmb_trace.pccx.output import Output, PayloadWriter, open_output, widest_header, write_all
 from hmb_trace.pccx.sorting import sorted_events
 from hmb_trace.walker import Tally, Walker
 
@@ -150,16 +150,15 @@ def _losses(walker: Walker, sidecars: list[sidecar.Sidecar]) -> dict[str, Any]:
 class _Packer:
     """One packing: a dump, options, an output stream."""
 
-    def __init__(self, dump: Dump, options: PackOptions, stream: BinaryIO, scratch: Path | None):
+    def __init__(self, dump: Dump, options: PackOptions, target: Output) -> None:
         self._dump = dump
         self._options = options
-        self._stream = stream
-        self._scratch = scratch
+        self._target = target
         self._sidecars = _sidecars(dump)
         self._tally = Tally() if options.encoding == "raw" else None
         self._walker = Walker(tally=self._tally)
         self._header = self._first_header()
-        self._writer = self._new_writer()
+        self._writer = self._new_writer(patched=self._patches())
         self._maker: EventMaker | None = None
         if options.encoding != "raw":
             self._maker = EventMaker(
@@ -179,9 +178,15 @@ class _Packer:
         header.payload = PayloadHeader(self._options.encoding)
         return header
 
-    def _new_writer(self) -> PayloadWriter:
-        room = widest_header(self._header, self._options.checksum) + _COUNTS_ROOM
-        return PayloadWriter(self._stream, room)
+    def _patches(self) -> bool:
+        """Whether payload bytes change after they were written: late durations, bincode's head."""
+        pairs = any(event.pair for event in self._options.catalog or ())
+        return self._options.encoding == "bincode" or (self._options.encoding != "raw" and pairs)
+
+    def _new_writer(self, *, patched: bool = False) -> PayloadWriter:
+        checksum = self._options.checksum
+        room = widest_header(self._header, checksum) + _COUNTS_ROOM
+        return PayloadWriter(self._target, room, checksum, patched=patched)
 
     def run(self, progress: Progress) -> PackResult:
         take = self._maker.feed if self._maker else self._writer.write
@@ -194,7 +199,7 @@ class _Packer:
         counts = self._maker.finish() if self._maker else None
         if self._options.encoding == "flatbuf" and self._maker and not self._maker.sorted:
             self._sort(counts.events if counts else 0)
-        header = self._writer.finish(self._last_header(counts), self._options.checksum)
+        header = self._writer.finish(self._last_header(counts))
         warnings = [str(problem) for problem in self._dump.problems]
         warnings += counts.warnings() if counts else []
         walker = self._walker
@@ -203,7 +208,7 @@ class _Packer:
     def _sort(self, events: int) -> None:
         unsorted = self._writer.payload_stream()
         self._writer = self._new_writer()
-        for piece in sorted_events(unsorted, events, self._scratch):
+        for piece in sorted_events(unsorted, events, self._target.scratch):
             self._writer.write(piece.view("u1").data)
 
     def _last_header(self, counts: MakerCounts | None) -> Header:
@@ -252,7 +257,7 @@ def pack(
     """
     chosen = options or PackOptions()
     with open_dumps([Path(path) for path in paths]) as dump, open_output(output) as target:
-        return _Packer(dump, chosen, target.stream, target.scratch).run(progress)
+        return _Packer(dump, chosen, target).run(progress)
 
 
 def unpack(

@@ -33,11 +33,15 @@ def is_sorted(events: EventArray) -> bool:
     return bool(lib.hmb_events_sorted(_pointer(events), len(events)) == len(events))
 
 
-def sort_in_memory(events: EventArray) -> EventArray:
-    """The events by start_cycle; those that start together keep their order."""
-    if is_sorted(events):
-        return events
-    return events[np.argsort(events["start_cycle"], kind="stable")]
+def sort_in_place(events: EventArray, scratch: EventArray) -> None:
+    """Sort by start_cycle; events that start together keep their order.
+
+    Args:
+        events: contiguous and writable.
+        scratch: room for half of them.
+    """
+    if not is_sorted(events):
+        lib.hmb_events_sort(_pointer(events), len(events), _pointer(scratch))
 
 
 def _read_events(stream: BinaryIO, into: EventArray) -> None:
@@ -51,10 +55,12 @@ def _read_events(stream: BinaryIO, into: EventArray) -> None:
 
 def _write_runs(stream: BinaryIO, count: int, scratch: BinaryIO, run: int) -> None:
     buffer = np.empty(min(run, count), EVENT_DTYPE)
+    room = np.empty(len(buffer) // 2 + 1, EVENT_DTYPE)
     for start in range(0, count, run):
         events = buffer[: min(run, count - start)]
         _read_events(stream, events)
-        write_all(scratch, sort_in_memory(events))
+        sort_in_place(events, room)
+        write_all(scratch, events)
 
 
 class _Run:
@@ -111,7 +117,8 @@ def sorted_events(
     if count <= run:
         events = np.empty(count, EVENT_DTYPE)
         _read_events(stream, events)
-        yield sort_in_memory(events)
+        sort_in_place(events, np.empty(count // 2 + 1, EVENT_DTYPE))
+        yield events
         return
     with tempfile.TemporaryFile(dir=directory, prefix=".hmb-trace-sort-") as scratch:
         _write_runs(stream, count, scratch, run)

@@ -86,10 +86,10 @@ def write(
         made.payload.encoding = encoding
     pieces = [payload] if isinstance(payload, _BUFFERS) else payload
     with open_output(path) as target:
-        writer = PayloadWriter(target.stream, widest_header(made, checksum))
+        writer = PayloadWriter(target, widest_header(made, checksum), checksum)
         for piece in pieces:
             writer.write(piece)
-        return writer.finish(made, checksum)
+        return writer.finish(made)
 
 
 class _Sink(Protocol):
@@ -128,10 +128,11 @@ class _Extent:
 class _FlatSink:
     """flatbuf: sorted by start_cycle; has no place for names."""
 
-    def __init__(self, target: Output, room: int) -> None:
+    def __init__(self, target: Output, room: int, checksum: str) -> None:
         self._target = target
         self._room = room
-        self._writer = PayloadWriter(target.stream, room)
+        self._checksum = checksum
+        self._writer = PayloadWriter(target, room, checksum)
         self._last = 0
         self._sorted = True
         self._extent = _Extent()
@@ -171,7 +172,7 @@ class _FlatSink:
 
     def _sort(self) -> None:
         unsorted = self._writer.payload_stream()
-        self._writer = PayloadWriter(self._target.stream, self._room)
+        self._writer = PayloadWriter(self._target, self._room, self._checksum)
         for piece in sorted_events(unsorted, self._extent.events, self._target.scratch):
             self._writer.write(piece.view(np.uint8))
 
@@ -179,8 +180,8 @@ class _FlatSink:
 class _BincodeSink:
     """bincode v1, in the order of the events."""
 
-    def __init__(self, target: Output, room: int) -> None:
-        self._writer = PayloadWriter(target.stream, room)
+    def __init__(self, target: Output, room: int, checksum: str) -> None:
+        self._writer = PayloadWriter(target, room, checksum, patched=True)
         self._writer.write(BINCODE_HEAD.pack(0, 0))
         self._extent = _Extent()
         self._out = np.empty(BATCH_EVENTS * int(lib.hmb_bincode_most()), np.uint8)
@@ -259,12 +260,12 @@ def write_events(
     made.payload.encoding = encoding
     with open_output(path) as target:
         room = widest_header(made, checksum)
-        sink: _Sink = (_FlatSink if encoding == "flatbuf" else _BincodeSink)(target, room)
+        sink: _Sink = (_FlatSink if encoding == "flatbuf" else _BincodeSink)(target, room, checksum)
         for batch in _batches(events):
             if batch.events.dtype != EVENT_DTYPE:
                 raise UsageError(f"events: found dtype {batch.events.dtype}, expected EVENT_DTYPE")
             sink.add(batch)
-        return sink.finish(made).finish(made, checksum), sink.warnings
+        return sink.finish(made).finish(made), sink.warnings
 
 
 def _copy(file: PccxFile, output: Path, checksum: str) -> None:
