@@ -613,6 +613,12 @@ def dumps() -> list[DumpVector]:
             counters={"lost": 4},
         ),
         DumpVector(
+            "dump-markers-circle",
+            "R3.4 R12",
+            "Markers that go once around all numbers, up to the next record's: nothing is lost.",
+            dump([rec(0), marker(0x7FFFFFFF), marker(0xFFFFFFFE), marker(1), rec(1)]),
+        ),
+        DumpVector(
             "dump-flags",
             "R10 R11",
             "TRUNCATED, and unknown flags that somebody kept.",
