@@ -457,3 +457,15 @@ def test_statistics_of_events(dump: Path, tmp_path: Path) -> None:
     with pytest.raises(pccx.PccxError, match=r"payload\.encoding"):
         pccx.pack([dump], out)
         pccx.statistics(out)
+
+
+def test_cli_stats_of_events(dump: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for encoding in ("flatbuf", "bincode"):
+        pccx.pack([dump], here / "e.pccx", PackOptions(encoding, CATALOG))
+        assert main(["stats", "--json", "e.pccx"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found == json.loads(json.dumps(pccx.statistics(here / "e.pccx")))
+        assert main(["stats", "e.pccx"]) == 0
+        assert f"{found['events']:,}" in capsys.readouterr().out
+    assert main(["stats", "e.pccx", "x.bin"]) == 2
+    assert "alone" in capsys.readouterr().err

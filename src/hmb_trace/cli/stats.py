@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from hmb_trace.cli._events import event_file, print_event_statistics
 from hmb_trace.cli._options import CATALOG, load_catalog, make_selection, selection_options
 from hmb_trace.cli._shared import (
     FILES,
@@ -44,7 +45,8 @@ def command(
     """Count: rates, opcodes, cores, payload sizes, intervals, durations, losses.
 
     Durations of paired events need a --catalog. Losses are those of the whole dump,
-    also when only some records are selected.
+    also when only some records are selected. A .pccx of flatbuf or bincode events is
+    counted by event type and core.
 
     \b
     Examples:
@@ -53,6 +55,10 @@ def command(
       hmb-trace stats --json x.bin | jq '.opcodes[0]'
     """
     notes_to_stderr()
+    events = event_file(files)
+    if events:
+        print_event_statistics(events, as_json=as_json)
+        return
     catalog = load_catalog(catalog_path)
     dump = open_dumps(files)
     selection = make_selection(dump, catalog, chosen)
