@@ -61,7 +61,8 @@ def run(command: click.Command, program: str, args: Sequence[str] | None = None)
     except (KeyboardInterrupt, click.Abort):
         fail(program, "interrupted")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):
+        # click makes SystemExit of a broken pipe; nothing else here raises it.
         # The reader has gone: nothing more to say, and nothing to flush at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE

@@ -119,7 +119,8 @@ def of_file(path: str) -> Segment:
     kind = kind_of(path)
     if kind is Kind.RING:
         raise InvalidDataError(
-            f"{path}: magic: found 'HMBT', a ring and not a dump; drain it with hmb-trace-daemon"
+            f"{path}: is a ring or a device, not a dump (magic 'HMBT' instead of 'RECT'); "
+            "drain it with hmb-trace-daemon"
         )
     if kind is Kind.REJECTS:
         raise InvalidDataError(

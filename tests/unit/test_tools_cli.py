@@ -7,6 +7,7 @@ import csv
 import errno
 import io
 import json
+import subprocess
 import threading
 from pathlib import Path
 
@@ -19,9 +20,10 @@ from hmb_trace.cli import main
 from hmb_trace.dump import DumpError, open_dump
 from hmb_trace.follow import follow
 from hmb_trace.sidecar import Device, Gap, Sidecar, sidecar_path
-from tests.conftest import wait_until
+from tests.conftest import program, wait_until
 
-COMMANDS = ("info", "verify", "repair", "decode", "filter", "gaps", "stats")
+QUIET = ("info", "verify", "repair", "decode", "filter", "gaps", "stats", "sql", "convert")
+COMMANDS = (*QUIET, "view")
 
 
 def records(count: int, start: int = 0) -> list[bytes]:
@@ -36,6 +38,13 @@ def records(count: int, start: int = 0) -> list[bytes]:
 def write(path: Path, *made: bytes) -> str:
     path.write_bytes(testing.dump(made))
     return str(path)
+
+
+def on_file(command: str, path: str) -> list[str]:
+    """The least that a command needs to work on a file."""
+    before = ["select * from trace"] if command == "sql" else []
+    after = ["-q", "-o", f"{path}.csv"] if command == "convert" else []
+    return [command, *before, path, *after]
 
 
 def run(capfd: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
@@ -225,7 +234,7 @@ def test_bad_input_is_one_line_and_the_right_code(
 ) -> None:
     kind, code = case
     path = tmp_path / "x"
-    args = [str(path)]
+    args = on_file(command, str(path))
     if kind == "option":
         args.append("--nonsense")
     elif kind == "binary":
@@ -236,7 +245,7 @@ def test_bad_input_is_one_line_and_the_right_code(
     elif kind == "unreadable":
         path.write_bytes(testing.record(0))
         monkeypatch.setattr(Path, "open", _denied)  # root, who runs some tests, reads everything
-    got, _, err = run(capfd, command, *args)
+    got, _, err = run(capfd, *args)
     assert (got, err.count("\n")) == (code, 1), err
     assert err.startswith("hmb-trace: ")
 
@@ -245,12 +254,25 @@ def _denied(path: Path, *_: object, **__: object) -> None:
     raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", QUIET)
 def test_empty_dump_is_fine(
     command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = write(tmp_path / "empty.bin")
-    assert run(capfd, command, path)[0] == 0
+    assert run(capfd, *on_file(command, path))[0] == 0
+
+
+def test_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.bin", *records(50_000))
+    decode = subprocess.Popen(
+        [program("hmb-trace"), "decode", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert decode.stdout
+    assert decode.stderr
+    decode.stdout.readline()
+    decode.stdout.close()
+    with decode.stderr:
+        assert (decode.wait(20), decode.stderr.read()) == (141, b"")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
