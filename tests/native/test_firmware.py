@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import ROOT, require, require_program
 
 FIRMWARE = ROOT / "producer_sim" / "firmware"
+ENGINE = ROOT / "producer_sim" / "engine"
 SOURCE = FIRMWARE / "hmb_producer.c"
 STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include' / 'uapi'}"]
 FREESTANDING = ["-nostdinc", "-ffreestanding", "-U__linux__"]
@@ -55,11 +56,14 @@ def test_firmware_publishes_head_once_and_last() -> None:
     assert text.count("&hdr->head") == 1 + text.count("&p->hdr->head") - 1
 
 
-def test_firmware_under_sanitizers(tmp_path: Path) -> None:
-    program = tmp_path / "firmware_test"
+@pytest.mark.parametrize("name", ["firmware_test", "firmware_engine_test"])
+def test_firmware_under_sanitizers(tmp_path: Path, name: str) -> None:
+    program = tmp_path / name
     sanitize = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    test = Path(__file__).with_name("firmware_test.c")
-    run(require_program("gcc"), *STRICT, *sanitize, f"-I{FIRMWARE}", test, SOURCE, "-o", program)
+    folders = [f"-I{FIRMWARE}", f"-I{ENGINE}", f"-Wa,-I{ENGINE}", "-D_GNU_SOURCE"]
+    engine = sorted(ENGINE.glob("*.c")) if "engine" in name else []
+    sources = [Path(__file__).with_name(f"{name}.c"), SOURCE, *engine]
+    run(require_program("gcc"), *STRICT, *sanitize, *folders, *sources, "-o", program)
     run(program)
 
 
