@@ -118,6 +118,7 @@ static void test_nothing_is_visible_before_commit_r2(void)
 	uint8_t *payload = hmb_producer_begin(&rig.p, 1, 2, 3, 0, 5);
 
 	CHECK(payload == rig.area + 32 && rig.hdr->head == 0);
+	CHECK(rig.area[37] == 0 && rig.area[38] == 0 && rig.area[39] == 0); /* R11 */
 	memcpy(payload, "hello", 5);
 	hmb_producer_end(&rig.p);
 	CHECK(rig.hdr->head == 0);

@@ -150,6 +150,17 @@ def test_many_faults_at_once(seed: int) -> None:
     assert counts["dropped"] == 14
 
 
+@pytest.mark.parametrize("wrap", ["marker", "straddle"])
+def test_damage_keeps_away_from_the_last_bytes_of_a_lap_r3(wrap: str) -> None:
+    """Nobody looks for a header there: a consumer would have to reject the marker too."""
+    faults = [f"corrupt-magic@{at}" for at in range(100, 5000, 9)]
+    settings = Settings(RING, block=True, wrap=wrap)
+    with capture(faults, settings, 5100, (0, 40)) as (engine, injector, both):
+        drive(engine, injector, both, 5100, chunk=200)
+        compare(engine, both)
+        assert all(entry["injected"] for entry in injector.log)
+
+
 def test_unknown_flags_r10_kept() -> None:
     settings = Settings(RING, block=True, keep_unknown_flags=True)
     with capture(["unknown-flags@50"], settings, 200) as (engine, injector, both):
