@@ -76,7 +76,8 @@ int hmb_ring_store_tail(const struct hmb_ring *ring, uint64_t expected, uint64_t
 /* ---- events: everything about a capture that is not a record ---- */
 
 enum hmb_event_kind {
-	HMB_EV_INDEX = 1, /* seq/ts_ns: the last before pos; bytes follow: struct hmb_state at pos */
+	HMB_EV_INDEX =
+		1, /* seq/ts_ns: the last before pos; bytes follow: struct hmb_state at pos */
 	HMB_EV_GAP, /* a: seq before, b: seq after, c: lost, d: missing but in the rejects */
 	HMB_EV_DUPLICATE, /* a: seq */
 	HMB_EV_SEQ_RESET, /* a: seq before, b: seq after */
@@ -138,7 +139,8 @@ struct hmb_counters {
 	uint64_t lost; /* records, rejects subtracted */
 	uint64_t duplicates;
 	uint64_t sequence_resets;
-	uint64_t rejected_records; /* known one by one, or missing in seq where bytes were rejected */
+	uint64_t
+		rejected_records; /* known one by one, or missing in seq where bytes were rejected */
 	uint64_t rejected_bytes;
 	uint64_t resyncs; /* R9 episodes */
 	uint64_t lying_lengths; /* R8 */

@@ -12,7 +12,7 @@
 	} while (0)
 
 void hmb_gather(const uint8_t *data, uint64_t base, const uint64_t *offsets, uint64_t n,
-                uint32_t at, uint32_t width, uint8_t *out)
+		uint32_t at, uint32_t width, uint8_t *out)
 {
 	switch (width) {
 	case 1:
@@ -43,7 +43,7 @@ static uint64_t record_size(const uint8_t *record)
 }
 
 uint64_t hmb_copy_records(const uint8_t *data, uint64_t base, const uint64_t *offsets, uint64_t n,
-                          uint8_t *out)
+			  uint8_t *out)
 {
 	uint64_t used = 0;
 

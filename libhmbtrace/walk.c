@@ -14,7 +14,7 @@ static int log2_bucket(uint64_t value)
 
 /* The record (or marker) at *hdr does not follow walk->last_seq: say so. */
 static void note_break(const struct hmb_walk *walk, const struct hmb_record_hdr *hdr,
-                       struct hmb_breaks *breaks, uint32_t kind, uint64_t lost)
+		       struct hmb_breaks *breaks, uint32_t kind, uint64_t lost)
 {
 	if (!breaks)
 		return;
@@ -30,7 +30,7 @@ static void note_break(const struct hmb_walk *walk, const struct hmb_record_hdr 
 }
 
 static void count_gap(struct hmb_walk *walk, const struct hmb_record_hdr *hdr,
-                      struct hmb_breaks *breaks, uint64_t lost)
+		      struct hmb_breaks *breaks, uint64_t lost)
 {
 	if (!lost)
 		return;
@@ -40,7 +40,7 @@ static void count_gap(struct hmb_walk *walk, const struct hmb_record_hdr *hdr,
 }
 
 static void record_seq(struct hmb_walk *walk, const struct hmb_record_hdr *hdr,
-                       struct hmb_breaks *breaks)
+		       struct hmb_breaks *breaks)
 {
 	uint32_t distance = hdr->seq - walk->last_seq;
 
@@ -94,7 +94,7 @@ static void count_record(const struct hmb_tally *tally, const struct hmb_record_
 }
 
 static void fill_row(struct hmb_columns *columns, const struct hmb_record_hdr *hdr, uint64_t offset,
-                     uint16_t payload_len)
+		     uint16_t payload_len)
 {
 	uint64_t row = columns->len++;
 
@@ -114,7 +114,7 @@ static int is_marker(const struct hmb_record_hdr *hdr)
 
 /* The size of the whole record that hdr begins, or 0 and *end says why there is none. */
 static uint64_t whole_record(const struct hmb_record_hdr *hdr, uint64_t left,
-                             enum hmb_walk_end *end)
+			     enum hmb_walk_end *end)
 {
 	uint64_t size = HMB_RECORD_HDR_SIZE;
 
@@ -137,7 +137,7 @@ static uint64_t whole_record(const struct hmb_record_hdr *hdr, uint64_t left,
 }
 
 static void take_marker(struct hmb_walk *walk, const struct hmb_record_hdr *hdr,
-                        struct hmb_columns *columns)
+			struct hmb_columns *columns)
 {
 	walk->wrap_markers++;
 	if (walk->have_seq)
@@ -147,8 +147,8 @@ static void take_marker(struct hmb_walk *walk, const struct hmb_record_hdr *hdr,
 }
 
 static inline void take_record(struct hmb_walk *walk, const struct hmb_record_hdr *hdr,
-                               struct hmb_columns *columns, struct hmb_breaks *breaks,
-                               const struct hmb_tally *tally)
+			       struct hmb_columns *columns, struct hmb_breaks *breaks,
+			       const struct hmb_tally *tally)
 {
 	if (walk->have_seq && !walk->markers.seen && hdr->seq == walk->last_seq + 1)
 		walk->last_seq = hdr->seq;
@@ -174,7 +174,7 @@ static int is_full(const struct hmb_columns *columns, const struct hmb_breaks *b
 /* Inlined into each caller below, so that the unused parts of the loop body fall away. */
 static inline __attribute__((always_inline)) enum hmb_walk_end
 walk_loop(struct hmb_walk *walk, const uint8_t *data, uint64_t n, struct hmb_columns *columns,
-          struct hmb_breaks *breaks, const struct hmb_tally *tally)
+	  struct hmb_breaks *breaks, const struct hmb_tally *tally)
 {
 	enum hmb_walk_end end = HMB_WALK_DONE;
 	uint64_t pos = 0;
@@ -202,7 +202,7 @@ walk_loop(struct hmb_walk *walk, const uint8_t *data, uint64_t n, struct hmb_col
 }
 
 int hmb_walk(struct hmb_walk *walk, const uint8_t *data, uint64_t n, struct hmb_columns *columns,
-             struct hmb_breaks *breaks, const struct hmb_tally *tally)
+	     struct hmb_breaks *breaks, const struct hmb_tally *tally)
 {
 	struct hmb_walk local = *walk; /* data may alias *walk, but not this */
 	struct hmb_columns rows = columns ? *columns : (struct hmb_columns){ 0 };
