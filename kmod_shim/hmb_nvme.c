@@ -6,7 +6,7 @@
 #include <linux/module.h>
 
 #include "hmb_region.h"
-#include "nvme_hmb_client.h"
+#include "nvme-pci/nvme_hmb_client.h"
 
 static int (*hmb_set_client)(const struct nvme_hmb_client *client);
 

@@ -165,6 +165,7 @@ static struct attribute *hmb_region_attrs[] = {
 	&dev_attr_mmap_policy.attr,
 	NULL,
 };
+
 /* clang-format on */
 ATTRIBUTE_GROUPS(hmb_region);
 

@@ -26,7 +26,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 CACHE = Path(__file__).parent / "cache"
 GUEST = Path(__file__).parent / "guest"
-BOOT_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "autofs4", "nvme")
+BOOT_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "autofs4")
 SPLATS = re.compile(
     r"BUG:|WARNING:|Oops|Call Trace|general protection|use-after-free|Busy inodes|"
     r"possible recursive|unable to handle|scheduling while atomic|hung_task|Bad page"
@@ -126,23 +126,83 @@ def module_files(name: str) -> list[Path]:
     return [Path(line.split()[1]) for line in shown.splitlines() if line.startswith("insmod")]
 
 
-def build_module(kdir: Path | None = None, name: str = "module", **variables: str) -> Path:
-    """Build nvme_hmb_trace.ko from a copy of the sources; the directory that holds it."""
-    target = CACHE / name
-    uapi = target / "uapi/linux"
-    uapi.mkdir(parents=True, exist_ok=True)
-    sources = [path for path in (REPO / "kmod_shim").iterdir() if path.is_file()]
-    for source, folder in [
-        *((path, target) for path in sources if path.suffix in (".c", ".h", "")),
-        (REPO / "include/uapi/linux/hmb_trace.h", uapi),
-    ]:
-        copy = folder / source.name
+def _copy_changed(sources: dict[Path, Path]) -> None:
+    """Copy files, but leave alone what is the same: make goes by the time."""
+    for source, copy in sources.items():
+        copy.parent.mkdir(parents=True, exist_ok=True)
         if not copy.exists() or copy.read_bytes() != source.read_bytes():
             shutil.copyfile(source, copy)
-    kdir = kdir or Path(f"/lib/modules/{kernel_version()}-amd64/build")
-    settings = [f"{key}={value}" for key, value in variables.items()]
-    run("make", "-C", kdir, f"M={target}", "W=1", *settings, "modules")
+
+
+def headers() -> Path:
+    """The build directory of the installed 6.1 headers."""
+    return Path(f"/lib/modules/{kernel_version()}-amd64/build")
+
+
+def kbuild(folder: Path, kdir: Path | None = None, *settings: str) -> str:
+    """Build a directory of out-of-tree modules; what make said."""
+    return run("make", "-C", kdir or headers(), f"M={folder}", "W=1", *settings, "modules")
+
+
+def module_sources(name: str) -> Path:
+    """A copy of kmod_shim in the cache: builds leave no litter in the checkout."""
+    target = CACHE / name
+    shim = REPO / "kmod_shim"
+    sources = [*shim.glob("*.[ch]"), shim / "Kbuild", *(shim / "nvme-pci").glob("*.h")]
+    copies = {path: target / path.relative_to(shim) for path in sources}
+    copies[REPO / "include/uapi/linux/hmb_trace.h"] = target / "uapi/linux/hmb_trace.h"
+    _copy_changed(copies)
     return target
+
+
+def build_module() -> Path:
+    """nvme_hmb_trace.ko against the installed 6.1 headers."""
+    target = module_sources("module")
+    kbuild(target)
+    return target / "nvme_hmb_trace.ko"
+
+
+def build_fake_nvme() -> Path:
+    """fake_nvme.ko: a drive with a trace slice and nothing else."""
+    target = CACHE / "fake_nvme"
+    patch = REPO / "kmod_shim/nvme-pci"
+    sources = [*(Path(__file__).parent / "fake_nvme").iterdir(), *patch.glob("*.[ch]")]
+    _copy_changed({path: target / path.name for path in sources})
+    kbuild(target)
+    return target / "fake_nvme.ko"
+
+
+@functools.cache
+def linux_source() -> Path:
+    """Parts of linux-source-6.1: the nvme driver and checkpatch."""
+    target = CACHE / "linux"
+    if not (target / ".done").exists():
+        package_tree = package("linux-source-6.1")
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        archive = package_tree / "usr/src/linux-source-6.1.tar.xz"
+        wanted = ("*/drivers/nvme/host", "*/scripts/checkpatch.pl", "*/scripts/spelling.txt")
+        run("tar", "-C", target, "--strip-components=1", "-xJf", archive, "--wildcards", *wanted)
+        (target / ".done").touch()
+    return target
+
+
+def build_patched_nvme() -> Path:
+    """The nvme driver of linux-source-6.1 with our patch: its nvme.ko."""
+    patch = REPO / "kmod_shim/nvme-pci"
+    target = CACHE / "nvme"
+    stamp = target / ".patched"
+    mark = "".join(f"{path.name}{path.read_text()}" for path in sorted(patch.iterdir()))
+    host = target / "drivers/nvme/host"
+    if not stamp.exists() or stamp.read_text() != mark:
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(linux_source() / "drivers/nvme/host", host)
+        run(patch / "apply.sh", target)
+        stamp.write_text(mark)
+    # nvme.ko alone: Debian's nvme-core.ko fits, its symbols are in the headers.
+    off = [f"CONFIG_NVME_{name}=" for name in ("CORE", "FABRICS", "RDMA", "FC", "TCP")]
+    kbuild(host, None, "CONFIG_BLK_DEV_NVME=m", *off)
+    return host / "nvme.ko"
 
 
 def _newc(name: str, data: bytes, mode: int) -> bytes:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the module must do, tried inside the guest against the real device nodes.
 
-Runs as `python module_checks.py MODULE.ko`; prints one JSON line per check for the host.
+Runs as `python module_checks.py MODULE.ko FAKE_NVME.ko`; prints a JSON line per check.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hmb_trace.errors import (  # noqa: E402 - as above
     NoInputError,
 )
 
-KO = sys.argv[1] if len(sys.argv) > 1 else "nvme_hmb_trace.ko"
+KO, FAKE_KO = sys.argv[1:3]
 PARAMETERS = Path("/sys/module/nvme_hmb_trace/parameters")
 CLASS = Path("/sys/class/hmbtrace")
 RING = 1 << 16
@@ -58,10 +58,9 @@ def insmod(*options: str) -> None:
     subprocess.run(["/sbin/insmod", KO, *options], check=True, capture_output=True, text=True)
 
 
-def rmmod() -> int:
-    return subprocess.run(
-        ["/sbin/rmmod", "nvme_hmb_trace"], check=False, capture_output=True
-    ).returncode
+def rmmod(name: str = "nvme_hmb_trace") -> int:
+    command = ["/sbin/rmmod", name]
+    return subprocess.run(command, check=False, capture_output=True).returncode
 
 
 def load(*options: str) -> None:
@@ -497,6 +496,64 @@ def unload_is_refused_while_open() -> None:
         assert Path(PAGES).exists()
     assert rmmod() == 0
     assert not CLASS.exists()
+
+
+# ---- slices of drives ----
+
+SLICE = "/dev/nvme7-hmbtrace"
+
+
+def drive(command: str) -> None:
+    Path("/sys/module/fake_nvme/parameters/command").write_text(command)
+
+
+@check
+def slice_of_a_drive_appears_survives_reset_and_is_revoked() -> None:
+    subprocess.run(["/sbin/insmod", FAKE_KO], check=True)
+    drive("enable")
+    insmod()
+    assert attribute("provider", SLICE) == "nvme"
+    assert attribute("region_size", SLICE) == str(REGION)
+    assert rmmod("fake_nvme") != 0, "the driver went away under its client"
+    with opened(SLICE) as fd:
+        memory = mmap.mmap(fd, REGION, mmap.MAP_SHARED, RW)
+        format_ring(memory)
+        assert shim.get_info(fd) == shim.Info(1, RING, 64, RING + 64)
+        before = int(attribute("generation", SLICE))
+        drive("enable")  # as after a controller reset: the same memory
+        assert int(attribute("generation", SLICE)) == before + 1
+        assert get(memory, 8, "<I") == RING
+        waiter = select.poll()
+        waiter.register(fd, select.POLLIN)
+        drive("free")
+        assert waiter.poll(5000) == [(fd, select.POLLHUP)]
+        assert memory[:] == bytes(REGION)
+        memory.close()
+    assert not Path(SLICE).exists()
+    drive("enable")
+    assert Path(SLICE).exists()
+
+
+@check
+def client_comes_and_goes_while_the_drive_stays() -> None:
+    for _ in range(3):
+        assert rmmod() == 0
+        assert not Path(SLICE).exists()
+        insmod()
+        assert Path(SLICE).exists()
+    assert rmmod() == 0
+    assert rmmod("fake_nvme") == 0
+
+
+@check
+def slice_that_comes_after_the_client() -> None:
+    subprocess.run(["/sbin/insmod", FAKE_KO, "ring_kb=2048"], check=True)
+    insmod()
+    assert not Path(SLICE).exists()
+    drive("enable")
+    assert attribute("region_size", SLICE) == str((2 << 20) + mmap.PAGESIZE)
+    assert rmmod() == 0
+    assert rmmod("fake_nvme") == 0
 
 
 def main() -> None:

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * How an HMB is laid out when descriptor 0 is to be the trace slice.  Pure
+ * arithmetic: tests/unit/test_kmod_logic.py compiles this file in user space.
+ */
+#ifndef HMB_CARVE_H
+#define HMB_CARVE_H
+
+#include <linux/errno.h>
+#include <linux/types.h>
+
+#define HMB_CARVE_HEADER 64u /* bytes of the ring header before the records */
+#define HMB_CARVE_RING_MIN 4096u
+#define HMB_CARVE_RING_MAX 0x40000000u
+
+/**
+ * struct hmb_carve_limits - what host and drive allow, bytes
+ * @total: the whole HMB, slice included
+ * @page: the host's page size
+ * @contiguous: largest physically contiguous piece that the host hands out
+ * @smallest: least size of a descriptor (HMMINDS)
+ * @descriptors: most descriptors (HMMAXD), 0: no limit
+ */
+struct hmb_carve_limits {
+	__u64 total;
+	__u64 page;
+	__u64 contiguous;
+	__u64 smallest;
+	__u32 descriptors;
+};
+
+/*
+ * Bytes of the slice for a ring of this size: header and ring, in whole pages,
+ * and never smaller than a descriptor may be.
+ *
+ * -EINVAL: no ring size; -E2BIG: not contiguous on this host; -ENOSPC: nothing
+ * useful would be left for what the drive asked the memory for.
+ */
+static inline __s64 hmb_carve_slice(__u64 ring, const struct hmb_carve_limits *l)
+{
+	__u64 slice = (ring + HMB_CARVE_HEADER + l->page - 1) & ~(l->page - 1);
+
+	if (ring < HMB_CARVE_RING_MIN || ring > HMB_CARVE_RING_MAX || (ring & (ring - 1)))
+		return -EINVAL;
+	if (slice < l->smallest)
+		slice = l->smallest;
+	if (slice > l->contiguous)
+		return -E2BIG;
+	if (l->descriptors == 1 || slice > l->total / 2 || l->total - slice < l->smallest)
+		return -ENOSPC;
+	return slice;
+}
+
+/* Descriptors for an HMB of total bytes in chunks, after a slice (0: none). */
+static inline __u32 hmb_carve_entries(__u64 slice, __u64 chunk, const struct hmb_carve_limits *l)
+{
+	__u64 rest = l->total - slice;
+	__u64 entries = !!slice;
+
+	/* By subtraction: a 32-bit kernel has no 64-bit division, and the count is small. */
+	while (rest) {
+		rest = rest > chunk ? rest - chunk : 0;
+		entries++;
+	}
+	return l->descriptors && entries > l->descriptors ? l->descriptors : (__u32)entries;
+}
+
+/*
+ * Bytes of the next descriptor when done bytes are laid out already; 0: that
+ * is all (a remainder too small for a descriptor is left away).
+ */
+static inline __u64 hmb_carve_next(__u64 slice, __u64 chunk, __u64 done,
+				   const struct hmb_carve_limits *l)
+{
+	__u64 rest = l->total - done;
+
+	if (slice && !done)
+		return slice;
+	if (slice && rest < l->smallest)
+		return 0;
+	return rest < chunk ? rest : chunk;
+}
+
+#endif
