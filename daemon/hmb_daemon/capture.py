@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hmb_daemon import describe, events, names, spool, testhook
+from hmb_daemon import describe, events, names, spool, sysio, testhook
 from hmb_daemon.causes import Cause
 from hmb_daemon.config import Settings
 from hmb_daemon.spool import Manifest, Spool
@@ -303,6 +303,7 @@ class CollectorThread:
         self._thread.start()
 
     def _run(self) -> None:
+        sysio.name_thread("hmb-collector")
         self._ended(int(lib.hmb_collector_run(self.c)))
 
     def join(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import zstandard
 
-from hmb_daemon import names
+from hmb_daemon import names, sysio
 from hmb_daemon.segment import sync_directory
 
 _CHUNK = 1 << 20
@@ -59,6 +59,7 @@ class Housekeeper:
         self._thread.join(5)
 
     def _run(self) -> None:
+        sysio.name_thread("hmb-housekeep")
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         while True:
             try:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from hmb_daemon import describe, names
+from hmb_daemon import describe, names, sysio
 from hmb_daemon.causes import Cause
 from hmb_daemon.eventlog import EventLogger
 from hmb_daemon.events import COUNTERS, Event, counters_bytes, counters_delta, parse
@@ -170,6 +170,7 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         """Thread body; `failure` holds what ended it early."""
+        sysio.name_thread("hmb-writer")
         try:
             self.run_to_end()
         except BaseException as error:

@@ -46,9 +46,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-@pytest.mark.parametrize("fault", ["eio:3", "enospc:2", "short:1", "short:4"])
-@pytest.mark.parametrize("io", ["direct", "buffered"])
-def test_failing_writes_lose_nothing(rig: Rig, fault: str, io: str) -> None:
+@pytest.mark.parametrize(
+    ("io", "fault"),
+    [("direct", "eio:3"), ("direct", "short:1"), ("buffered", "enospc:2"), ("buffered", "short:4")],
+)
+def test_failing_writes_lose_nothing(rig: Rig, io: str, fault: str) -> None:
     simulator = rig.simulate(*LOAD, "--ring-size", "256KiB", "--count", "30000")
     daemon = rig.daemon(
         *("--on-frozen", "exit", "--rotate-size", "1MiB", "--io", io),
