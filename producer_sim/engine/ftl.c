@@ -2,15 +2,10 @@
 /*
  * A flash translation layer, event by event: host commands look up their
  * mapping, wait for dies and DMA; writes fill blocks, and garbage collection
- * frees them.  Times are a NAND data sheet's, in virtual nanoseconds.  What
- * each opcode carries is told by workloads/ftl.toml.
+ * frees them.  Times are a NAND data sheet's, in virtual nanoseconds.
  */
-#include <stdio.h>
+#include "ftl.h"
 
-#include "sim_core.h"
-
-#define TAGS 64u
-#define DIES 32u
 #define BLOCKS 2048u /* a die */
 #define PAGES 256u /* a block */
 #define PAGE_UNITS 4u /* 4 KiB units a page */
@@ -22,82 +17,6 @@
 #define NS_A_COMMAND 7400000000ull /* 7.4 records a command: to meet --rate in virtual time */
 #define FASTEST_ARRIVAL 4000u /* ns between commands where no rate is asked for */
 #define STATUS_UNCORRECTABLE 0x281u /* NVMe: media error, unrecovered read error */
-
-enum opcode {
-	HOST_READ = 0x1001,
-	HOST_READ_DONE,
-	HOST_WRITE,
-	HOST_WRITE_DONE,
-	HOST_TRIM,
-	L2P_HIT = 0x1010,
-	L2P_MISS,
-	L2P_UPDATE,
-	NAND_READ = 0x1020,
-	NAND_READ_DONE,
-	NAND_PROGRAM,
-	NAND_PROGRAM_DONE,
-	NAND_ERASE,
-	NAND_ERASE_DONE,
-	DMA_OUT = 0x1030,
-	DMA_OUT_DONE,
-	DMA_IN,
-	DMA_IN_DONE,
-	GC_BEGIN = 0x1040,
-	GC_END,
-	QUEUE_DEPTH = 0x1050,
-	FREE_BLOCKS,
-	TEMPERATURE,
-	ECC_CORRECTED = 0x1060,
-	READ_RETRY,
-	UNCORRECTABLE,
-	FW_LOG = 0x1070,
-	SMART_UPDATE,
-};
-
-/* Steps with no opcode of their own; the others are named by the opcode they emit. */
-enum step { ARRIVE = 1, LOOKUP, MAPPED };
-
-enum cpu { CPU_HOST, CPU_FTL, CPU_NAND, CPU_BACKGROUND };
-
-enum owner { OWNER_HOST, OWNER_MAP, OWNER_FLUSH, OWNER_GC };
-
-struct command {
-	uint64_t lba;
-	uint64_t start;
-	uint16_t blocks;
-	uint16_t status;
-	uint8_t busy;
-	uint8_t is_write;
-};
-
-/* One flash operation, small enough to travel in sim_planned.key. */
-struct flash {
-	uint32_t block;
-	uint16_t page;
-	uint8_t die;
-	uint8_t plane;
-};
-
-struct sim_ftl {
-	struct command commands[TAGS];
-	uint64_t die_free_at[DIES];
-	uint64_t arrival_ns;
-	uint64_t arrived;
-	uint32_t depth;
-	uint32_t dirty_units; /* in the write buffer */
-	uint32_t next_die;
-	uint32_t open_block;
-	uint32_t open_page;
-	uint32_t free_blocks;
-	uint32_t gc_victim;
-	uint32_t gc_left; /* moves not started */
-	uint32_t gc_moving;
-	uint32_t gc_moved;
-	uint32_t gc_running;
-	uint32_t temperature;
-};
-
-_Static_assert(sizeof(struct flash) == sizeof(uint64_t), "a flash operation fits a key");
 
 static uint64_t pack(struct flash flash)
 {
@@ -115,14 +34,9 @@ static struct flash unpack(uint64_t key)
 	return flash;
 }
 
-static uint64_t between(struct hmb_sim *sim, uint64_t min, uint64_t max)
-{
-	return sim_between(&sim->random, min, max);
-}
-
 static int one_in(struct hmb_sim *sim, uint64_t n)
 {
-	return between(sim, 1, n) == 1;
+	return ftl_between(sim, 1, n) == 1;
 }
 
 static int plan(struct hmb_sim *sim, uint64_t after, uint32_t what, uint64_t key, uint32_t extra)
@@ -136,142 +50,18 @@ static int plan(struct hmb_sim *sim, uint64_t after, uint32_t what, uint64_t key
 							      .extra = extra });
 }
 
-static void emit(struct hmb_sim *sim, uint16_t opcode, uint8_t cpu, const void *payload,
-		 uint32_t length)
-{
-	sim_stage(sim, sim->clock.now_ns, opcode, cpu, 0, length);
-	memcpy(sim->next.payload, payload, length);
-}
-
-/* ---- the records, as workloads/ftl.toml describes them ---- */
-
-static void emit_command(struct hmb_sim *sim, uint16_t opcode, uint16_t tag)
-{
-	const struct command *command = &sim->ftl->commands[tag];
-	struct __attribute__((packed)) {
-		uint64_t lba;
-		uint16_t tag;
-		uint16_t blocks;
-	} payload = { command->lba, tag, command->blocks };
-
-	emit(sim, opcode, CPU_HOST, &payload, sizeof(payload));
-}
-
-static void emit_done(struct hmb_sim *sim, uint16_t opcode, uint16_t tag)
-{
-	const struct command *command = &sim->ftl->commands[tag];
-	struct __attribute__((packed)) {
-		uint64_t latency_ns;
-		uint16_t tag;
-		uint16_t status;
-	} payload = { sim->clock.now_ns - command->start, tag, command->status };
-
-	emit(sim, opcode, CPU_HOST, &payload, sizeof(payload));
-}
-
-static void emit_lookup(struct hmb_sim *sim, uint16_t opcode, uint64_t lba, uint32_t where)
-{
-	struct __attribute__((packed)) {
-		uint64_t lba;
-		uint32_t where;
-	} payload = { lba, where };
-
-	emit(sim, opcode, CPU_FTL, &payload, sizeof(payload));
-}
-
-static void emit_update(struct hmb_sim *sim, uint64_t lba, uint32_t old_ppa, uint32_t new_ppa)
-{
-	struct {
-		uint64_t lba;
-		uint32_t old_ppa;
-		uint32_t new_ppa;
-	} payload = { lba, old_ppa, new_ppa };
-
-	emit(sim, L2P_UPDATE, CPU_FTL, &payload, sizeof(payload));
-}
-
-static void emit_flash(struct hmb_sim *sim, uint16_t opcode, struct flash flash)
-{
-	emit(sim, opcode, CPU_NAND, &flash, sizeof(flash));
-}
-
-static void emit_flash_done(struct hmb_sim *sim, uint16_t opcode, struct flash flash,
-			    uint64_t busy_ns, uint16_t bits)
-{
-	struct {
-		uint32_t busy_ns;
-		uint16_t bits;
-		uint8_t die;
-		uint8_t plane;
-	} payload = { (uint32_t)busy_ns, bits, flash.die, flash.plane };
-
-	emit(sim, opcode, CPU_NAND, &payload, sizeof(payload));
-}
-
-/* value: bytes when it is submitted, nanoseconds when it is done. */
-static void emit_dma(struct hmb_sim *sim, uint16_t opcode, uint16_t tag, uint64_t value)
-{
-	struct {
-		uint32_t value;
-		uint16_t tag;
-		uint16_t channel;
-	} payload = { (uint32_t)value, tag, tag % 4 };
-
-	emit(sim, opcode, CPU_HOST, &payload, sizeof(payload));
-}
-
-static void emit_gc(struct hmb_sim *sim, uint16_t opcode, uint32_t pages)
-{
-	struct {
-		uint32_t victim;
-		uint16_t pages;
-		uint16_t free_blocks;
-	} payload = { sim->ftl->gc_victim, (uint16_t)pages, (uint16_t)sim->ftl->free_blocks };
-
-	emit(sim, opcode, CPU_BACKGROUND, &payload, sizeof(payload));
-}
-
-static void emit_counter(struct hmb_sim *sim, uint16_t opcode, uint8_t cpu, uint32_t value)
-{
-	emit(sim, opcode, cpu, &value, sizeof(value));
-}
-
-static void emit_smart(struct hmb_sim *sim)
-{
-	struct {
-		uint32_t duration_ns;
-		uint32_t commands;
-	} payload = { (uint32_t)between(sim, 8000, 30000), (uint32_t)sim->ftl->arrived };
-
-	emit(sim, SMART_UPDATE, CPU_BACKGROUND, &payload, sizeof(payload));
-}
-
-static void emit_log(struct hmb_sim *sim)
-{
-	struct {
-		uint8_t level;
-		char text[47];
-	} payload = { .level = (uint8_t)between(sim, 1, 3) };
-	int length = snprintf(payload.text, sizeof(payload.text), "qd=%u free=%u temp=%u",
-			      sim->ftl->depth, sim->ftl->free_blocks, sim->ftl->temperature);
-
-	/* As firmware does: only what was printed goes out, after the level. */
-	emit(sim, FW_LOG, CPU_BACKGROUND, &payload, 48);
-	if (length > (int)sizeof(payload.text) - 1)
-		sim->next.hdr.flags |= HMB_REC_FLAG_TRUNCATED;
-}
-
 /* ---- flash ---- */
 
 static uint64_t die_time(struct hmb_sim *sim, uint32_t opcode)
 {
 	switch (opcode) {
 	case NAND_READ:
-		return one_in(sim, 300) ? between(sim, 140000, 420000) : between(sim, 45000, 75000);
+		return one_in(sim, 300) ? ftl_between(sim, 140000, 420000)
+					: ftl_between(sim, 45000, 75000);
 	case NAND_PROGRAM:
-		return between(sim, 550000, 750000);
+		return ftl_between(sim, 550000, 750000);
 	default:
-		return between(sim, 3000000, 5000000);
+		return ftl_between(sim, 3000000, 5000000);
 	}
 }
 
@@ -280,7 +70,7 @@ static int plan_flash(struct hmb_sim *sim, uint32_t opcode, struct flash flash, 
 {
 	uint64_t *free_at = &sim->ftl->die_free_at[flash.die];
 	uint64_t now = sim->clock.now_ns;
-	uint64_t start = now + between(sim, 300, 700);
+	uint64_t start = now + ftl_between(sim, 300, 700);
 	uint64_t busy = die_time(sim, opcode);
 	int err;
 
@@ -373,10 +163,10 @@ static int begin_gc(struct hmb_sim *sim)
 	struct sim_ftl *ftl = sim->ftl;
 	int err = 0;
 
-	ftl->gc_victim = (uint32_t)between(sim, 0, BLOCKS - 1);
-	ftl->gc_left = (uint32_t)between(sim, 8, 32);
+	ftl->gc_victim = (uint32_t)ftl_between(sim, 0, BLOCKS - 1);
+	ftl->gc_left = (uint32_t)ftl_between(sim, 8, 32);
 	ftl->gc_moved = 0;
-	emit_gc(sim, GC_BEGIN, ftl->gc_left);
+	ftl_emit_gc(sim, GC_BEGIN, ftl->gc_left);
 	for (uint32_t lane = 0; lane < GC_LANES && !err; lane++)
 		err = move_page(sim);
 	return err;
@@ -403,7 +193,7 @@ static int end_gc(struct hmb_sim *sim)
 
 	ftl->free_blocks += 2;
 	ftl->gc_running = 0;
-	emit_gc(sim, GC_END, ftl->gc_moved);
+	ftl_emit_gc(sim, GC_END, ftl->gc_moved);
 	return plan(sim, 200, FREE_BLOCKS, 0, 0);
 }
 
@@ -411,14 +201,14 @@ static int end_gc(struct hmb_sim *sim)
 
 static uint64_t draw_lba(struct hmb_sim *sim)
 {
-	return between(sim, 0, (one_in(sim, 3) ? CAPACITY_UNITS : HOT_UNITS) - 1);
+	return ftl_between(sim, 0, (one_in(sim, 3) ? CAPACITY_UNITS : HOT_UNITS) - 1);
 }
 
 static uint64_t draw_arrival(struct hmb_sim *sim)
 {
 	uint64_t mean = sim->ftl->arrival_ns;
 
-	return between(sim, mean / 4, mean + mean * 3 / 4);
+	return ftl_between(sim, mean / 4, mean + mean * 3 / 4);
 }
 
 static int free_tag(const struct sim_ftl *ftl)
@@ -451,17 +241,17 @@ static int plan_housekeeping(struct hmb_sim *sim)
 static int begin_command(struct hmb_sim *sim, uint16_t tag)
 {
 	struct command *command = &sim->ftl->commands[tag];
-	int is_write = between(sim, 0, 99) < 30;
+	int is_write = ftl_between(sim, 0, 99) < 30;
 
 	*command = (struct command){ .lba = draw_lba(sim),
 				     .start = sim->clock.now_ns,
-				     .blocks = (uint16_t)(1u << between(sim, 0, 3)),
+				     .blocks = (uint16_t)(1u << ftl_between(sim, 0, 3)),
 				     .busy = 1,
 				     .is_write = (uint8_t)is_write };
 	sim->ftl->arrived++;
 	sim->ftl->depth++;
-	emit_command(sim, is_write ? HOST_WRITE : HOST_READ, tag);
-	return plan(sim, between(sim, 400, 1200), is_write ? DMA_IN : LOOKUP, 0, tag) ||
+	ftl_emit_command(sim, is_write ? HOST_WRITE : HOST_READ, tag);
+	return plan(sim, ftl_between(sim, 400, 1200), is_write ? DMA_IN : LOOKUP, 0, tag) ||
 	       plan_housekeeping(sim);
 }
 
@@ -483,10 +273,10 @@ static int look_up(struct hmb_sim *sim, uint16_t tag)
 	struct flash flash = place_of(lba);
 
 	if (lba < HOT_UNITS ? !one_in(sim, 50) : one_in(sim, 3)) {
-		emit_lookup(sim, L2P_HIT, lba, ppa_of(flash));
+		ftl_emit_lookup(sim, L2P_HIT, lba, ppa_of(flash));
 		return plan_flash(sim, NAND_READ, flash, owner_of(OWNER_HOST, tag));
 	}
-	emit_lookup(sim, L2P_MISS, lba, (uint32_t)(lba / 1024));
+	ftl_emit_lookup(sim, L2P_MISS, lba, (uint32_t)(lba / 1024));
 	return plan_flash(sim, NAND_READ, place_of(lba / 1024 + (1ull << 40)),
 			  owner_of(OWNER_MAP, tag));
 }
@@ -515,30 +305,30 @@ static int after_read(struct hmb_sim *sim, const struct sim_planned *read)
 	case OWNER_GC:
 		return plan_flash(sim, NAND_PROGRAM, next_page(sim), owner_of(OWNER_GC, 0));
 	default:
-		return plan(sim, between(sim, 300, 900), DMA_OUT, 0, tag);
+		return plan(sim, ftl_between(sim, 300, 900), DMA_OUT, 0, tag);
 	}
 }
 
 static int read_done(struct hmb_sim *sim, const struct sim_planned *read)
 {
 	uint64_t busy = sim->clock.now_ns - read->since;
-	uint64_t bits = busy < 140000 ? between(sim, 0, 12) : between(sim, 24, 60);
+	uint64_t bits = busy < 140000 ? ftl_between(sim, 0, 12) : ftl_between(sim, 24, 60);
 
-	emit_flash_done(sim, NAND_READ_DONE, unpack(read->key), busy, (uint16_t)bits);
+	ftl_emit_flash_done(sim, NAND_READ_DONE, unpack(read->key), busy, (uint16_t)bits);
 	return plan_errors(sim, read, busy) || after_read(sim, read);
 }
 
 static int program_done(struct hmb_sim *sim, const struct sim_planned *program)
 {
-	emit_flash_done(sim, NAND_PROGRAM_DONE, unpack(program->key),
-			sim->clock.now_ns - program->since, 0);
+	ftl_emit_flash_done(sim, NAND_PROGRAM_DONE, unpack(program->key),
+			    sim->clock.now_ns - program->since, 0);
 	return program->extra >> 16 == OWNER_GC ? moved_page(sim) : 0;
 }
 
 static int erase_done(struct hmb_sim *sim, const struct sim_planned *erase)
 {
-	emit_flash_done(sim, NAND_ERASE_DONE, unpack(erase->key), sim->clock.now_ns - erase->since,
-			0);
+	ftl_emit_flash_done(sim, NAND_ERASE_DONE, unpack(erase->key),
+			    sim->clock.now_ns - erase->since, 0);
 	return plan(sim, 500, GC_END, 0, 0);
 }
 
@@ -546,13 +336,13 @@ static int begin_dma(struct hmb_sim *sim, uint16_t opcode, uint16_t tag)
 {
 	uint64_t bytes = 4096ull * sim->ftl->commands[tag].blocks;
 
-	emit_dma(sim, opcode, tag, bytes);
-	return plan(sim, 1000 + bytes / 3 + between(sim, 0, 400), opcode + 1u, 0, tag);
+	ftl_emit_dma(sim, opcode, tag, bytes);
+	return plan(sim, 1000 + bytes / 3 + ftl_between(sim, 0, 400), opcode + 1u, 0, tag);
 }
 
 static int dma_done(struct hmb_sim *sim, uint16_t opcode, const struct sim_planned *dma)
 {
-	emit_dma(sim, opcode, (uint16_t)dma->extra, sim->clock.now_ns - dma->since);
+	ftl_emit_dma(sim, opcode, (uint16_t)dma->extra, sim->clock.now_ns - dma->since);
 	return plan(sim, 400, opcode == DMA_IN_DONE ? MAPPED : HOST_READ_DONE, 0, dma->extra);
 }
 
@@ -564,14 +354,14 @@ static int map_write(struct hmb_sim *sim, uint16_t tag)
 			     .page = (uint16_t)sim->ftl->open_page,
 			     .die = (uint8_t)sim->ftl->next_die };
 
-	emit_update(sim, command->lba, ppa_of(old), ppa_of(new));
+	ftl_emit_update(sim, command->lba, ppa_of(old), ppa_of(new));
 	sim->ftl->dirty_units += command->blocks;
 	return plan(sim, 300, HOST_WRITE_DONE, 0, tag) || flush_buffer(sim);
 }
 
 static int end_command(struct hmb_sim *sim, uint16_t opcode, uint16_t tag)
 {
-	emit_done(sim, opcode, tag);
+	ftl_emit_done(sim, opcode, tag);
 	sim->ftl->commands[tag].busy = 0;
 	sim->ftl->depth--;
 	return 0;
@@ -582,11 +372,11 @@ static int measure(struct hmb_sim *sim, uint16_t opcode)
 	struct sim_ftl *ftl = sim->ftl;
 
 	if (opcode == TEMPERATURE)
-		ftl->temperature += (uint32_t)between(sim, 0, 2) - (ftl->temperature > 45);
-	emit_counter(sim, opcode, opcode == QUEUE_DEPTH ? CPU_HOST : CPU_BACKGROUND,
-		     opcode == QUEUE_DEPTH   ? ftl->depth
-		     : opcode == FREE_BLOCKS ? ftl->free_blocks
-					     : ftl->temperature);
+		ftl->temperature += (uint32_t)ftl_between(sim, 0, 2) - (ftl->temperature > 45);
+	ftl_emit_counter(sim, opcode, opcode == QUEUE_DEPTH ? CPU_HOST : CPU_BACKGROUND,
+			 opcode == QUEUE_DEPTH	 ? ftl->depth
+			 : opcode == FREE_BLOCKS ? ftl->free_blocks
+						 : ftl->temperature);
 	return 0;
 }
 
@@ -594,16 +384,16 @@ static int odd_record(struct hmb_sim *sim, const struct sim_planned *planned)
 {
 	switch (planned->what) {
 	case HOST_TRIM:
-		emit_lookup(sim, HOST_TRIM, planned->key, (uint32_t)between(sim, 8, 1024));
+		ftl_emit_lookup(sim, HOST_TRIM, planned->key, (uint32_t)ftl_between(sim, 8, 1024));
 		break;
 	case FW_LOG:
-		emit_log(sim);
+		ftl_emit_log(sim);
 		break;
 	case SMART_UPDATE:
-		emit_smart(sim);
+		ftl_emit_smart(sim);
 		break;
 	default: /* ECC_CORRECTED, READ_RETRY, UNCORRECTABLE: where it happened */
-		emit_flash(sim, (uint16_t)planned->what, unpack(planned->key));
+		ftl_emit_flash(sim, (uint16_t)planned->what, unpack(planned->key));
 	}
 	return 0;
 }
@@ -622,7 +412,7 @@ static int perform(struct hmb_sim *sim, const struct sim_planned *planned)
 	case NAND_READ:
 	case NAND_PROGRAM:
 	case NAND_ERASE:
-		emit_flash(sim, opcode, unpack(planned->key));
+		ftl_emit_flash(sim, opcode, unpack(planned->key));
 		return 0;
 	case NAND_READ_DONE:
 		return read_done(sim, planned);

@@ -89,6 +89,11 @@ def test_ftl_runs_on_four_cores_and_collects_garbage() -> None:
     assert {cpu for _, _, cpu, _, _ in found} == {0, 1, 2, 3}
     opcodes = Counter(opcode for _, opcode, _, _, _ in found)
     assert opcodes[0x1040] > 0
+    clipped = [(opcode, payload) for _, opcode, _, flags, payload in found if flags == 2]
+    assert clipped
+    for opcode, payload in clipped:
+        assert opcode == 0x1070
+        assert len(payload[1:].rstrip(b"\0")) == 46
 
 
 @pytest.mark.parametrize("rate", [1000, 50_000, 500_000])
