@@ -14,13 +14,15 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from hmb_trace import testing
+from hmb_trace import pccx, rejects, testing
 from hmb_trace.batch import RecordBatch
 from hmb_trace.cli import main
 from hmb_trace.dump import DumpError, open_dump
 from hmb_trace.follow import follow
 from hmb_trace.sidecar import Device, Gap, Sidecar, sidecar_path
 from tests.conftest import program, wait_until
+from tests.unit.exporting import CATALOG, rows
+from tests.unit.exporting import record as exporting_record
 
 QUIET = ("info", "verify", "repair", "decode", "filter", "gaps", "stats", "sql", "convert")
 COMMANDS = (*QUIET, "view")
@@ -183,6 +185,36 @@ def test_decode_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out.csv"
     assert main(["decode", "-", "--format", "csv", "-o", str(out)]) == 0
     assert len(out.read_text().splitlines()) == 10
+
+
+def test_raw_pccx_brings_its_own_catalog_p7(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = rows(60)
+    path = write(tmp_path / "a.bin", *(exporting_record(row) for row in made))
+    packed = str(tmp_path / "a.pccx")
+    pccx.pack([path], packed, pccx.PackOptions(catalog=CATALOG))
+    code, out, _ = run(capfd, "decode", packed, "--format", "jsonl")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [one["name"] for one in found] == [CATALOG.name_of(row.opcode) for row in made]
+    assert [one["fields"] for one in found if one["opcode"] == 2] == [
+        row.fields for row in made if row.opcode == 2
+    ]
+    code, out, _ = run(capfd, "info", packed)
+    assert (code, "header.hmb_trace.catalog.name:" in out) == (0, True)
+    assert run(capfd, "verify", packed)[0] == 0
+
+
+def test_rejects_file_is_listed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.rejects"
+    path.write_bytes(rejects.pack(3, 0, 4096, 0, b"abc") + rejects.pack(1, 1, 8, 0, b""))
+    code, out, _ = run(capfd, "info", "--json", str(path))
+    found = json.loads(out)
+    assert (code, found["kind"], found["count"]) == (0, "rejects", 2)
+    assert found["entries"][0]["reason"] == "unknown-flags"
+    assert "unknown-flags" in run(capfd, "info", str(path))[1]
+    assert run(capfd, "decode", str(path))[0] == 65
 
 
 def test_filter_to_a_new_dump(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -11,6 +12,7 @@ import click
 from hmb_trace.catalog import Catalog
 from hmb_trace.dump import Dump
 from hmb_trace.expression import Expression
+from hmb_trace.kinds import Kind, kind_of
 from hmb_trace.select import (
     Selection,
     parse_flags,
@@ -81,9 +83,25 @@ def _with(options: Sequence[Callable[[F], F]], function: F) -> F:
     return function
 
 
-def load_catalog(path: str | None) -> Catalog | None:
-    """The catalog, if one was named."""
-    return Catalog.load(path) if path else None
+def load_catalog(path: str | None, files: Sequence[str] = ()) -> Catalog | None:
+    """The catalog that was named, else the one in the header of a .pccx among the files (P7)."""
+    if path:
+        return Catalog.load(path)
+    for name in files:
+        found = _own_catalog(name)
+        if found is not None:
+            return found
+    return None
+
+
+def _own_catalog(name: str) -> Catalog | None:
+    if name == "-" or not Path(name).is_file() or kind_of(name) is not Kind.PCCX:
+        return None
+    from hmb_trace import pccx  # noqa: PLC0415 - only for .pccx
+
+    with pccx.read(name) as container:
+        made = container.header.hmb_trace.get("catalog")
+    return Catalog.from_dict(made, name) if isinstance(made, dict) else None
 
 
 def make_selection(dump: Dump, catalog: Catalog | None, chosen: dict[str, Any]) -> Selection:

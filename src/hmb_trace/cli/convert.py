@@ -113,7 +113,7 @@ def command(
         return
     if encoding:
         raise UsageError("--encoding is for --to pccx")
-    catalog = load_catalog(catalog_path)
+    catalog = load_catalog(catalog_path, files)
     dump = open_dumps(files)
     selection = make_selection(dump, catalog, chosen)
     if target == "ctf":
@@ -222,7 +222,7 @@ def _to_pccx(
                 note(f"warning: {line}")
         return
     options = pccx.PackOptions(
-        encoding=encoding or "raw", catalog=load_catalog(catalog_path), partial=partial
+        encoding=encoding or "raw", catalog=load_catalog(catalog_path, files), partial=partial
     )
     with progress_bar("to pccx", _size(files), quiet=quiet) as advance:
         result = pccx.pack(files, output, options, progress=advance)

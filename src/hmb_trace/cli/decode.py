@@ -67,7 +67,7 @@ def command(
       hmb-trace-daemon --device /dev/nvme0-hmbtrace --output - | hmb-trace decode -
     """
     notes_to_stderr()
-    catalog = load_catalog(catalog_path)
+    catalog = load_catalog(catalog_path, files)
     columns = [name.strip() for name in fields.split(",")] if fields else []
     listing = Listing(Style(form, clock, payload, columns), catalog)
     if following:

@@ -58,7 +58,7 @@ def command(
       hmb-trace filter capture/ --cpu 0 --from +10s --to +20s -o part.bin
     """
     notes_to_stderr()
-    catalog = load_catalog(catalog_path)
+    catalog = load_catalog(catalog_path, files)
     form = form or ("dump" if output else "text")
     if form == "dump" and output is None:
         raise UsageError("--format dump needs -o FILE (or -o - for standard output)")

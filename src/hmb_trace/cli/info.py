@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def _rejects(name: str) -> dict[str, Any]:
 def _print(name: str, found: dict[str, Any], *, heading: bool) -> None:
     if heading:
         click.echo(f"{name}:")
-    rows = [[f"{key}:", _text(key, value)] for key, value in found.items() if key != "entries"]
+    rows = [[f"{key}:", _text(key, value)] for key, value in _flat(found) if key != "entries"]
     if found["kind"] == "dump" and found["records"]:
         span = found["last_ts_ns"] - found["first_ts_ns"]
         rows.append(["time span:", format_duration(span)])
@@ -106,6 +107,17 @@ def _print(name: str, found: dict[str, Any], *, heading: bool) -> None:
     _print_rejects(found.get("entries", []))
     if found["kind"] == "dump" and name != "-":
         _print_sidecar(Path(name))
+
+
+def _flat(found: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Key paths and values for people; long lists (rejects, a catalog's events) by their count."""
+    for key, value in found.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{path}{key}.")
+        elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+            yield f"{path}{key}", f"{len(value)}"
+        else:
+            yield f"{path}{key}", value
 
 
 def _text(key: str, value: Any) -> str:
@@ -117,8 +129,6 @@ def _text(key: str, value: Any) -> str:
         return f"{value} ({format_size(value)})"
     if isinstance(value, list):
         return ", ".join(str(item) for item in value) or "none"
-    if isinstance(value, dict):
-        return ", ".join(f"{k}={v}" for k, v in value.items())
     return str(value)
 
 

@@ -49,7 +49,7 @@ def command(
       hmb-trace sql "select * from gaps" capture/ --csv
     """
     notes_to_stderr()
-    catalog = load_catalog(catalog_path)
+    catalog = load_catalog(catalog_path, files)
     dump = open_dumps(files)
     selection = make_selection(dump, catalog, chosen)
     with Session(dump, catalog=catalog, selection=selection, partial=partial) as session:

@@ -59,7 +59,7 @@ def command(
     if events:
         print_event_statistics(events, as_json=as_json)
         return
-    catalog = load_catalog(catalog_path)
+    catalog = load_catalog(catalog_path, files)
     dump = open_dumps(files)
     selection = make_selection(dump, catalog, chosen)
     found = gather(dump, catalog=catalog, selection=selection, partial=partial)
