@@ -234,13 +234,27 @@ def _linger(options: dict[str, Any]) -> int | None:
     return None if options["shm"] is not None and not options["keep"] else 0
 
 
-def _simulate(engine: Engine, region: Region, plan: Plan, quiet: bool) -> None:
+def _await_consumer(region: Region, stop: Stop, patience_ns: int) -> bool:
+    """Wait until a consumer has attached: True, or False when patience is over."""
+    end = time.monotonic_ns() + patience_ns
+    while region.consumer() is None:
+        if stop.signals or time.monotonic_ns() >= end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def _simulate(
+    engine: Engine, region: Region, plan: Plan, *, quiet: bool, await_ns: int | None
+) -> None:
     stop = Stop()
     progress = _Progress(quiet)
     simulator = Simulator(engine, plan, stop, progress)
     with stop.handled(engine.stop):
         region.publish()
         _say(quiet, f"ring of {format_size(region.ring_size)} at {region.path}")
+        if await_ns is not None and not _await_consumer(region, stop, await_ns):
+            _say(quiet, "no consumer came, starting without one")
         ledger = simulator.run()
         progress.clear()
         _say(quiet, _summary(ledger))
@@ -283,7 +297,13 @@ def _run(target: _Target, options: dict[str, Any]) -> None:
                 faults=options["fault"],
                 about=_about(options, settings, workload),
             )
-            _simulate(engine, region, plan, options["quiet"])
+            _simulate(
+                engine,
+                region,
+                plan,
+                quiet=options["quiet"],
+                await_ns=options["await_consumer"],
+            )
         finally:
             engine.close()
 
@@ -367,6 +387,11 @@ def _print_catalog(ctx: click.Context, param: click.Parameter, value: str | None
     "--linger",
     type=DURATION,
     help="Longest wait for a consumer at the end.  [default: none; --shm without --keep: no bound]",
+)
+@click.option(
+    "--await-consumer",
+    type=DURATION,
+    help="Start when a consumer has attached, at the latest after this time.",
 )
 @click.option("--keep", is_flag=True, help="Leave the shared memory behind.")
 @click.option("--replace", is_flag=True, help="Take over a name that exists.")

@@ -25,6 +25,7 @@ from hmb_trace.errors import (
     from_os_error,
 )
 from hmb_trace.layout import RECORD_AREA_OFF, RING_SIZE_MIN
+from hmb_trace.ring import lock_holder
 
 SHM_DIRECTORY = Path("/dev/shm")
 RING_SIZE_MAX = 1 << 31
@@ -61,6 +62,17 @@ class Region:
                 raise from_os_error(error, f"cannot create {self.path}", creating=True) from error
             self.temporary = None
         self.published = True
+
+    def consumer(self) -> int | None:
+        """The pid of the consumer that has attached, None while there is none."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            return lock_holder(fd)
+        finally:
+            os.close(fd)
 
     def unlink(self) -> None:
         """Remove the name; whoever has it mapped keeps the memory."""

@@ -13,6 +13,7 @@ import pytest
 from hmb_producer_sim.cli import main
 
 from hmb_trace.fnv import fnv1a_64
+from hmb_trace.ring import attach
 from tests.conftest import SHM, Programs, Running, wait_until
 
 SIM = "hmb-firmware-sim"
@@ -70,6 +71,26 @@ def test_second_simulator_on_the_name_is_told(programs: Programs, shm_name: str)
     first.signal(signal.SIGINT)  # while it waits for a consumer: it leaves at once
     first.expect(0, timeout=5)
     programs.run(*(SIM, "--shm", shm_name, "--count", 10, "--replace", "--linger", 0))
+
+
+def test_await_consumer_starts_when_one_attaches(
+    programs: Programs, shm_name: str, tmp_path: Path
+) -> None:
+    """At full speed with drops allowed, only a start before the consumer could drop unseen."""
+    ring, book = SHM / shm_name[1:], tmp_path / "l.json"
+    running = programs.start(
+        *(SIM, "--shm", shm_name, "--count", 1000, "--ledger", book, "--await-consumer", "30s"),
+        *("--linger", 0),
+    )
+    started(running, ring)
+    assert header(ring)["head"] == 0
+    with attach(f"shm:{shm_name}") as attached:
+        running.expect(0)
+        assert ledger(book)["records"] == 1000
+        dump = b"".join(iter(lambda: attached.collect()[0], b""))
+    assert len(dump) == ledger(book)["bytes"]
+    late = programs.run(*(SIM, "--file", tmp_path / "r", "--count", 5, "--await-consumer", "10ms"))
+    assert "no consumer came" in late.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
