@@ -107,6 +107,7 @@ class Daemon:
         # Until something was collected a fresh spool holds nothing that anybody would miss.
         self._spool_done = not opener.resumed
         self._cleanup.callback(self._close_spool)
+        self._cleanup.callback(capture.Populator(self._spool).stop)
         self._counters_before = opener.counters_before
         self._recover_orphans(opener.resumed)
 

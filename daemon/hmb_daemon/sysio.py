@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 from cffi import FFI
 
 _KEEP_SIZE = 1
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 _WRITE = 2  # SYNC_FILE_RANGE_WRITE
 _WAIT_ALL = 1 | 2 | 4  # wait before, write, wait after
 
@@ -18,6 +20,7 @@ _ffi = FFI()
 _ffi.cdef(
     "int fallocate(int fd, int mode, int64_t offset, int64_t len);"
     "int sync_file_range(int fd, int64_t offset, int64_t nbytes, unsigned int flags);"
+    "int madvise(void *addr, size_t length, int advice);"
 )
 _libc: Any = _ffi.dlopen(None)
 
@@ -31,6 +34,17 @@ def name_thread(name: str) -> None:
     """What top -H and perf call the calling thread; at most 15 characters."""
     with contextlib.suppress(OSError):  # cosmetics
         Path("/proc/thread-self/comm").write_text(name)
+
+
+def prefer_thread(nice: int) -> None:
+    """Give the calling thread a better place in the queue, where we may."""
+    with contextlib.suppress(OSError):  # without CAP_SYS_NICE it stays where it is
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+
+
+def populate(address: int, length: int) -> bool:
+    """Make the pages of a writable mapping present; False where the kernel cannot."""
+    return not _libc.madvise(_ffi.cast("void *", address), length, _POPULATE_WRITE)
 
 
 def reserve(fd: int, offset: int, length: int) -> None:
