@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from hmb_trace import sources
-from hmb_trace.errors import InvalidDataError, NoInputError, from_os_error
+from hmb_trace import sidecar, sources
+from hmb_trace.errors import HmbTraceError, InvalidDataError, NoInputError, from_os_error
 from hmb_trace.kinds import Kind, kind_of
 from hmb_trace.sources import Source
 
@@ -51,7 +51,18 @@ class Segment:
     def continues(self, before: Segment) -> bool:
         """Whether this file's sequence goes on from the file before."""
         mine, theirs = self.series, before.series
-        return bool(mine and theirs and mine[0] == theirs[0] and mine[1] > theirs[1])
+        if not (mine and theirs and mine[0] == theirs[0] and mine[1] > theirs[1]):
+            return False
+        epochs = {self._epoch(), before._epoch()}
+        return len(epochs - {None}) <= 1  # after a re-initialisation (R6) seq starts anew
+
+    def _epoch(self) -> int | None:
+        """The capture's epoch, where a sidecar knows it."""
+        try:
+            known = sidecar.find(self.path) if self.path else None
+        except HmbTraceError:
+            return None  # whoever needs the sidecar itself says what is wrong with it
+        return known.epoch if known else None
 
     def open(self) -> Source:
         """The bytes of the records, decompressed.

@@ -16,6 +16,7 @@ import hmb_trace
 from hmb_trace import testing
 from hmb_trace.dump import DumpError, Span, open_dump, open_dumps
 from hmb_trace.errors import InvalidDataError, NoInputError
+from hmb_trace.sidecar import Device, Sidecar, sidecar_path
 from hmb_trace.summary import summarise
 from hmb_trace.walker import Tally, Walker
 from tests.oracle.dump import read_dump
@@ -108,6 +109,21 @@ def test_segments_missing_between_are_a_gap_but_other_files_are_not(tmp_path: Pa
         path.write_bytes(some_records(20, start))
     assert summarise(open_dumps([first, third])).lost == 20
     assert summarise(open_dumps([first, other])).lost == 0
+
+
+def test_new_epoch_r6_starts_a_sequence_of_its_own(tmp_path: Path) -> None:
+    for number, epoch in ((1, 0), (2, 0), (3, 1)):
+        path = tmp_path / f"dev-{number:06d}-20260101T000000Z.bin"
+        path.write_bytes(some_records(20, 20 * number if epoch == 0 else 3))
+        made = Sidecar(
+            segment=path.name, number=number, label="dev", device=Device(path="x"), epoch=epoch
+        )
+        sidecar_path(path).write_bytes(made.encode())
+    found = summarise(open_dump(tmp_path))
+    assert (found.records, found.gaps, found.sequence_resets) == (60, 0, 0)
+    for path in tmp_path.glob("*.json"):
+        path.unlink()
+    assert summarise(open_dump(tmp_path)).sequence_resets == 1
 
 
 def test_directory_without_segments(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hmb_trace import testing
 from hmb_trace.dump import open_dump
 from hmb_trace.exports.perfetto import PerfettoWriter
+from hmb_trace.timeaxis import RelativeAxis, firmware_axis
 from hmb_trace.walker import Walker
 from tests.conftest import require_module
 from tests.unit.exporting import CATALOG, Row, record, rows
@@ -72,11 +73,13 @@ class Parsed:
         return found
 
 
-def export(data: bytes, *, catalog: Any = CATALOG, max_bytes: int = 1 << 20) -> Parsed:
+def export(
+    data: bytes, *, catalog: Any = CATALOG, max_bytes: int = 1 << 20, axis: Any = firmware_axis
+) -> Parsed:
     require_module("perfetto", "analysis")
     out = io.BytesIO()
     walker = Walker(keep_breaks=True)
-    writer = PerfettoWriter(out, catalog)
+    writer = PerfettoWriter(out, catalog, axis)
     for batch in open_dump(io.BytesIO(data)).batches(max_bytes, walker=walker):
         writer.add(batch)
     writer.finish(walker.breaks or ())
@@ -131,8 +134,10 @@ def test_without_catalog_every_record_is_an_instant_of_its_cpu() -> None:
     assert [e["args"].get("payload", "") for e in parsed.events] == [r.payload.hex() for r in made]
 
 
-def test_losses_are_marked() -> None:
-    parsed = export(testing.record(1, ts_ns=5) + testing.record(9, ts_ns=77))
+@pytest.mark.parametrize(("axis", "moved"), [(firmware_axis, 0), (RelativeAxis(5), -5)])
+def test_losses_are_marked_on_the_axis(axis: Any, moved: int) -> None:
+    parsed = export(testing.record(1, ts_ns=5) + testing.record(9, ts_ns=77), axis=axis)
+    assert parsed.events[0]["ts"] == 5 + moved
     lost = [e for e in parsed.events if e["track"] == "lost records"]
-    assert [(e["ts"], e["name"]) for e in lost] == [(77, "7 lost")]
+    assert [(e["ts"], e["name"]) for e in lost] == [(77 + moved, "7 lost")]
     assert lost[0]["args"] == {"seq_before": 1, "seq_after": 9, "lost": 7}

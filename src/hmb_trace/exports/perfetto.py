@@ -9,14 +9,15 @@ Slices that overlap on a track go to further lanes of the same name, which the v
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from hmb_trace.batch import RecordBatch
-from hmb_trace.catalog import DURATION_UNITS, Catalog, Event
+from hmb_trace.catalog import DURATION_UNITS, Catalog, Event, Field
 from hmb_trace.errors import MissingExtraError
 from hmb_trace.pairing import Pairing
 from hmb_trace.timeaxis import Axis, firmware_axis
@@ -26,6 +27,12 @@ _SEQUENCE = 1
 _CLEARED, _NEEDS_STATE = 1, 2  # TracePacket.SequenceFlags
 _FLUSH = 1 << 20  # bytes
 _I64 = 1 << 63
+_CODES = {
+    **{f"u{8 << i}": code for i, code in enumerate("BHIQ")},
+    **{f"i{8 << i}": code for i, code in enumerate("bhiq")},
+    "f32": "f",
+    "f64": "d",
+}
 
 
 def _classes() -> Any:
@@ -56,6 +63,37 @@ class _Seen:
     opcode: int
     cpu: int
     payload: bytes
+
+
+class _Decoder:
+    """Reads all fields of an event's payload by one unpack."""
+
+    def __init__(self, event: Event) -> None:
+        self._event = event
+        self._texts = [i for i, f in enumerate(event.fields) if f.type.startswith("char")]
+        self._struct = _struct_of(event)
+
+    def values(self, payload: bytes) -> Sequence[Any]:
+        """One value per field, in the catalog's order; None where the payload is too short."""
+        if self._struct is None or len(payload) < self._struct.size:
+            return list(self._event.values(payload).values())
+        found = list(self._struct.unpack_from(payload))
+        for index in self._texts:
+            found[index] = found[index].split(b"\0", 1)[0].decode("utf-8", "replace")
+        return found
+
+
+def _struct_of(event: Event) -> struct.Struct | None:
+    """The layout of a payload; None if fields overlap or do not come in order."""
+    text, at = "<", 0
+    for one in event.fields:
+        if one.offset < at:
+            return None
+        text += f"{one.offset - at}x" if one.offset > at else ""
+        plain = one.type[0] in "cb"
+        text += f"{one.size}s" if plain else _CODES[one.type]
+        at = one.offset + one.size
+    return struct.Struct(text)
 
 
 @dataclass
@@ -95,7 +133,9 @@ class PerfettoWriter:
         self._iids: dict[tuple[str, str], int] = {}
         self._pairing = Pairing(catalog) if catalog else None
         self._waiting: dict[int, _Seen] = {}
+        self._decoders: dict[int, _Decoder] = {}
         self._row = 0
+        self._moved = 0  # what the axis adds to the firmware clock, of late
         self.counts = PerfettoCounts()
         self._start()
 
@@ -133,8 +173,9 @@ class PerfettoWriter:
         packet = self._new()
         packet.timestamp = max(ts, 0)
         packet.sequence_flags = _NEEDS_STATE
-        packet.track_event.type = kind
-        packet.track_event.track_uuid = track
+        event = packet.track_event
+        event.type = kind
+        event.track_uuid = track
         return packet
 
     def _iid(self, packet: Any, table: str, name: str) -> int:
@@ -200,15 +241,12 @@ class PerfettoWriter:
                 self._record(seen, times[row])
             elif seen.event and seen.event.kind == "begin":
                 self._waiting[self._row + row] = seen
+        if len(batch):
+            self._moved = times[0] - int(batch.ts_ns[0])
         if paired is not None:
-            self._matches(paired.matches, self._moved(batch, times))
-            self._singles(paired.singles, self._moved(batch, times))
+            self._matches(paired.matches)
+            self._singles(paired.singles)
         self._row += len(batch)
-
-    @staticmethod
-    def _moved(batch: RecordBatch, times: list[int]) -> int:
-        """What the axis adds to the firmware clock, at this batch."""
-        return times[0] - int(batch.ts_ns[0]) if len(batch) else 0
 
     @staticmethod
     def _is_half(event: Event | None) -> bool:
@@ -273,36 +311,44 @@ class PerfettoWriter:
         self.counts.slices += 1
 
     def _annotate(self, packet: Any, seen: _Seen) -> None:
-        event, payload = seen.event, seen.payload
-        if event is None or not event.fields:
-            if payload:
-                self._annotation(packet, "payload").string_value = payload.hex()
+        if seen.event is None or not seen.event.fields:
+            if seen.payload:
+                self._note(packet, "payload").string_value = seen.payload.hex()
             return
-        for made in event.fields:
-            value = made.value(payload)
-            if value is None:
-                continue
-            note = self._annotation(packet, made.name)
-            label = made.label(value)
-            if isinstance(label, str):
-                note.string_value = label
-            elif isinstance(value, bytes):
-                note.string_value = value.hex()
-            elif isinstance(value, float):
-                note.double_value = value
-            elif made.is_signed:
-                note.int_value = value
-            else:
-                note.uint_value = value
+        values = self._decoder(seen.event).values(seen.payload)
+        for made, value in zip(seen.event.fields, values, strict=True):
+            if value is not None:
+                self._annotate_field(packet, made, value)
 
-    def _annotation(self, packet: Any, name: str) -> Any:
+    def _annotate_field(self, packet: Any, made: Field, value: Any) -> None:
+        note = self._note(packet, made.name)
+        kind = made.type[0]
+        if made.enum and value in made.enum:
+            note.string_value = made.enum[value]
+        elif kind == "u":
+            note.uint_value = value
+        elif kind == "i":
+            note.int_value = value
+        elif kind == "f":
+            note.double_value = value
+        else:
+            note.string_value = value.hex() if kind == "b" else value
+
+    def _note(self, packet: Any, name: str) -> Any:
         note = packet.track_event.debug_annotations.add()
         note.name_iid = self._iid(packet, "debug_annotation_names", name)
         return note
 
+    def _decoder(self, event: Event) -> _Decoder:
+        known = self._decoders.get(event.opcode)
+        if known is None:
+            known = self._decoders[event.opcode] = _Decoder(event)
+        return known
+
     # ---- pairs ----
 
-    def _matches(self, matches: np.ndarray[Any, Any], moved: int) -> None:
+    def _matches(self, matches: np.ndarray[Any, Any]) -> None:
+        moved = self._moved
         rows = zip(
             matches["begin_row"].tolist(),
             matches["begin_ts_ns"].tolist(),
@@ -312,31 +358,31 @@ class PerfettoWriter:
         for row, begin, end in rows:
             self._slice(self._waiting.pop(row), begin + moved, end + moved)
 
-    def _singles(self, singles: np.ndarray[Any, Any], moved: int) -> None:
+    def _singles(self, singles: np.ndarray[Any, Any]) -> None:
         assert self._catalog is not None
         for single in singles:
             opcode = int(single["opcode"])
             unknown = _Seen(self._catalog.get(opcode), opcode, int(single["cpu"]), b"")
             seen = self._waiting.pop(int(single["row"]), unknown)
             note = " (no begin)" if single["is_end"] else " (no end)"
-            self._instant(seen, int(single["ts_ns"]) + moved, note)
+            self._instant(seen, int(single["ts_ns"]) + self._moved, note)
             self.counts.unmatched += 1
 
-    def finish(self, breaks: Iterable[SequenceBreak] = (), moved: int = 0) -> PerfettoCounts:
+    def finish(self, breaks: Iterable[SequenceBreak] = ()) -> PerfettoCounts:
         """Write what still waits, and the places where records are missing; flush."""
         if self._pairing is not None:
-            self._singles(self._pairing.finish().singles, moved)
-        self._losses([one for one in breaks if one.kind is BreakKind.GAP], moved)
+            self._singles(self._pairing.finish().singles)
+        self._losses([one for one in breaks if one.kind is BreakKind.GAP])
         self._flush()
         return self.counts
 
-    def _losses(self, gaps: list[SequenceBreak], moved: int) -> None:
+    def _losses(self, gaps: list[SequenceBreak]) -> None:
         if not gaps:
             return
         track = self._describe("lost records")
         for gap in gaps:
-            packet = self._event(gap.ts_ns + moved, self._pb.TrackEvent.TYPE_INSTANT, track)
+            packet = self._event(gap.ts_ns + self._moved, self._pb.TrackEvent.TYPE_INSTANT, track)
             packet.track_event.name = f"{gap.lost} lost"
             for name in ("seq_before", "seq_after", "lost"):
-                self._annotation(packet, name).uint_value = getattr(gap, name)
+                self._note(packet, name).uint_value = getattr(gap, name)
             self._put(packet)
