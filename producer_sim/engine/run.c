@@ -105,6 +105,7 @@ static void restart_pace(struct hmb_sim *sim, uint64_t now)
 {
 	sim->pace = (struct sim_pace){ .origin_ns = now,
 				       .origin_produced = sim->produced,
+				       .origin_clock_ns = sim->clock.now_ns,
 				       .started = 1 };
 }
 
@@ -122,11 +123,30 @@ static uint64_t due(const struct hmb_sim *sim, uint64_t now)
 	return ((uint64_t)(scaled / SECOND) / burst(sim) + 1) * burst(sim);
 }
 
+/* One record if its time has come, by the firmware clock. */
+static uint64_t allowance_by_clock(struct hmb_sim *sim, uint64_t now, uint64_t *next_ns)
+{
+	uint64_t due;
+
+	if (!sim->pace.started)
+		restart_pace(sim, now);
+	due = sim->pace.origin_ns + (sim->clock.now_ns - sim->pace.origin_clock_ns);
+	if ((int64_t)(due - now) > 0) {
+		*next_ns = due;
+		return 0;
+	}
+	if (now - due > SECOND / DEBT)
+		restart_pace(sim, now);
+	return 1;
+}
+
 /* How many records now; 0: none before *next_ns. */
 static uint64_t allowance(struct hmb_sim *sim, uint64_t now, uint64_t *next_ns)
 {
 	uint64_t done, owed;
 
+	if (sim->config.by_clock)
+		return allowance_by_clock(sim, now, next_ns);
 	if (!sim->config.rate)
 		return UINT64_MAX;
 	if (!sim->pace.started)
@@ -166,14 +186,19 @@ static void wait_for_pace(uint64_t now, uint64_t next, uint64_t deadline)
 	nap(left < LONGEST_NAP ? left : LONGEST_NAP);
 }
 
+static int stage_next(struct hmb_sim *sim)
+{
+	if (!sim->have_next && sim_next(sim))
+		return -ENODATA;
+	sim->have_next = 1;
+	return 0;
+}
+
 /* One record: 1, or 0 when it has to wait, or -ENODATA. */
 static int step(struct hmb_sim *sim)
 {
-	if (!sim->have_next) {
-		if (sim_next(sim))
-			return -ENODATA;
-		sim->have_next = 1;
-	}
+	if (stage_next(sim))
+		return -ENODATA;
 	if (sim_publish_next(sim) == SIM_BLOCKED)
 		return 0;
 	sim->have_next = 0;
@@ -199,9 +224,12 @@ static uint64_t least(uint64_t a, uint64_t b)
 static int go_on(struct hmb_sim *sim, uint64_t until, uint64_t now, uint64_t deadline)
 {
 	uint64_t next = deadline;
-	uint64_t allowed = allowance(sim, now, &next);
+	uint64_t allowed;
 	int went = 1;
 
+	if (sim->config.by_clock && stage_next(sim))
+		return -ENODATA;
+	allowed = allowance(sim, now, &next);
 	if (!allowed)
 		wait_for_pace(now, next, deadline);
 	else

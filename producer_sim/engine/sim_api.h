@@ -77,7 +77,7 @@ struct hmb_sim_config {
 	uint32_t keep_log; /* 1: remember what was written up to where (hmb_sim_discard) */
 	uint32_t keep_unknown_flags; /* 1: a consumer with --unknown-flags keep is expected */
 	uint32_t renumber; /* replay: 1: own sequence numbers; 0: those of the dump */
-	uint32_t reserved;
+	uint32_t by_clock; /* 1: records come when the firmware clock says so, rate is 0 */
 };
 
 /* What a dump must hold, and what a consumer must have counted. */

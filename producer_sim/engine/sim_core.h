@@ -109,6 +109,7 @@ struct sim_clock {
 struct sim_pace {
 	uint64_t origin_ns; /* CLOCK_MONOTONIC */
 	uint64_t origin_produced;
+	uint64_t origin_clock_ns; /* virtual */
 	uint32_t started;
 };
 

@@ -107,6 +107,7 @@ int sim_replay_next(struct hmb_sim *sim)
 
 	if (!hdr)
 		return -ENODATA;
+	sim->clock.now_ns = hdr->ts_ns;
 	sim_stage(sim, hdr->ts_ns, hdr->opcode, hdr->cpu, hdr->flags, hdr->payload_len);
 	memcpy(sim->next.payload, hdr + 1, hdr->payload_len);
 	replay_seq(sim, hdr->seq);

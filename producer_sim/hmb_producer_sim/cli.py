@@ -32,6 +32,7 @@ from hmb_trace.units import format_size, parse_rate
 
 PROGRAM = "hmb-firmware-sim"
 DEFAULT_RING_SIZE = 2 << 20
+BY_CLOCK = "clock"
 _U32, _U64 = (1 << 32) - 1, (1 << 64) - 1
 _RANGE = re.compile(r"(\d+)(?:\.\.(\d+))?\Z")
 
@@ -62,6 +63,15 @@ class _Integer(click.ParamType[Any]):
                 f"found {value!r}, expected a whole number from 0 to {self._most}", param, ctx
             )
         return number
+
+
+class _Rate(click.ParamType[Any]):
+    """Records per second, None for max, or "clock"."""
+
+    name = "n/s|max|clock"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == BY_CLOCK else RATE.convert(value, param, ctx)
 
 
 class _Fault(click.ParamType[Any]):
@@ -192,9 +202,11 @@ def _replayed(path: Path | None) -> Iterator[memoryview | None]:
 
 
 def _engine_settings(options: dict[str, Any], ring_size: int, workload: Workload) -> Settings:
+    rate = options["rate"] if options["rate_given"] else workload.rate
     return Settings(
         ring_size=ring_size,
-        rate=options["rate"] if options["rate_given"] else workload.rate,
+        rate=None if rate == BY_CLOCK else rate,
+        by_clock=rate == BY_CLOCK,
         seed=options["seed"],
         start_seq=options["start_seq"] or 0,
         start_cursor=options["start_cursor"],
@@ -217,7 +229,7 @@ def _about(options: dict[str, Any], settings: Settings, workload: Workload) -> d
         "seed": settings.seed,
         "start_seq": settings.start_seq,
         "start_cursor": settings.start_cursor,
-        "rate": settings.rate,
+        "rate": BY_CLOCK if settings.by_clock else settings.rate,
         "wrap": settings.wrap,
         "on_full": options["on_full"],
         "drops_keep_seq": settings.drops_keep_seq,
@@ -323,7 +335,12 @@ def _print_catalog(ctx: click.Context, param: click.Parameter, value: str | None
     help="Existing memory to write the ring to: a PCI resource file, a character device.",
 )
 @click.option("--ring-size", type=SIZE, help="Record area, a power of two.  [default: 2MiB]")
-@click.option("--rate", type=RATE, help="Records per second, or max.  [default: the workload's]")
+@click.option(
+    "--rate",
+    type=_Rate(),
+    help="Records per second; max; or clock: when the firmware clock (of the workload, of the "
+    "dump) says so.  [default: the workload's]",
+)
 @click.option("--count", type=_Integer(_U64), help="Records to produce.  [default: no end]")
 @click.option("--duration", type=DURATION, help="How long to produce.  [default: no end]")
 @click.option(

@@ -38,6 +38,7 @@ class Settings:
     keep_log: bool = False
     keep_unknown_flags: bool = False
     renumber: bool = False
+    by_clock: bool = False  # records come when the firmware clock says so
 
 
 @dataclass
@@ -140,6 +141,7 @@ class Engine:
             "keep_log",
             "keep_unknown_flags",
             "renumber",
+            "by_clock",
         ):
             setattr(config, name, int(getattr(settings, name)))
         return config

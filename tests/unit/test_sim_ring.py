@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import mmap
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hmb_producer_sim import workload as workloads
@@ -255,3 +256,17 @@ def test_rate_keeps_virtual_time_exact() -> None:
     with firmware(Settings(1 << 20, rate=3_000_000, block=True), (0, 0)) as (engine, reader):
         produce(engine, reader, 30_001)
     assert reader.times[-1] - reader.times[0] == 10_000_000
+
+
+def test_rate_by_the_firmware_clock() -> None:
+    """2000 records of 0.1 ms each take 0.2 s at least, and none comes before its time."""
+    workload = replace(workloads.load("uniform", (0, 0)), gap_ns=100_000)
+    with mmap.mmap(-1, 64 + (1 << 20)) as memory:
+        engine = Engine(memory, Settings(1 << 20, by_clock=True), workload)
+        start = time.monotonic_ns()
+        while engine.run(2001, 10**7) != REACHED:
+            stats = engine.stats()
+            clock_ns = stats["now_ns"] - 10**9
+            assert clock_ns <= time.monotonic_ns() - start + 100_000  # the next is drawn ahead
+        assert time.monotonic_ns() - start >= 200_000_000
+        engine.close()
