@@ -140,9 +140,7 @@ class _Command(click.Command):
 @click.option("--control", type=click.Path(path_type=Path), help="Unix socket for hmb-trace ctl.")
 @click.option("--label", help="First part of segment names; default: from the device.")
 @click.option("--log-format", type=click.Choice(["auto", "console", "json"]), default="auto")
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"
-)
+@click.option("--log-level", type=click.Choice(config.LOG_LEVELS), default="info")
 @click.option("--check-config", is_flag=True, help="Say whether options and files are good; exit.")
 @click.option("--print-config", is_flag=True, help="Print what is in force as TOML; exit.")
 @click.version_option(__version__, prog_name=PROGRAM)

@@ -17,6 +17,7 @@ from hmb_trace.errors import ConfigError, UsageError
 
 DEFAULT_FILE = Path("/etc/hmb-trace/daemon.toml")
 MIN_ROTATE_SIZE = 64 << 10
+LOG_LEVELS = ("debug", "info", "warning", "error")
 # What a running daemon takes from a reloaded configuration; the rest needs a restart.
 RELOADABLE = frozenset(
     {

@@ -20,7 +20,7 @@ from typing import Any
 
 from hmb_daemon import capture, describe, log, orphans, output
 from hmb_daemon.causes import Cause
-from hmb_daemon.config import RELOADABLE, Settings
+from hmb_daemon.config import LOG_LEVELS, RELOADABLE, Settings
 from hmb_daemon.controlsocket import ControlSocket
 from hmb_daemon.events import counters_bytes, counters_delta
 from hmb_daemon.housekeeping import Housekeeper
@@ -562,7 +562,17 @@ class Daemon:
             self._ask_stop(Cause.STOP)
         elif command == "reload":
             self._do_reload()
+        elif command == "events":
+            return {"ok": True, "events": log.recent()}
+        elif command == "log-level":
+            self._set_log_level(request.get("level"))
         else:
-            known = "status, rotate, snapshot, stop, reload"
+            known = "status, events, rotate, snapshot, stop, reload, log-level"
             raise ValueError(f"unknown cmd {command!r}, expected one of: {known}")
         return {"ok": True}
+
+    def _set_log_level(self, level: object) -> None:
+        if level not in LOG_LEVELS:
+            raise ValueError(f"level: found {level!r}, expected one of: {', '.join(LOG_LEVELS)}")
+        self._settings.log_level = str(level)
+        self.log = log.set_up(self._settings.log_format, self._settings.log_level)

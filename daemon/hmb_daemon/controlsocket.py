@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control socket: a Unix stream socket, one JSON object a line each way.
 
-Requests: {"cmd": "status"}, {"cmd": "rotate"}, {"cmd": "snapshot"}, {"cmd": "stop"},
-{"cmd": "log-level", "level": "debug"}.  Answers: {"ok": true, ...} or
+Requests: {"cmd": "status"}, "events" (the last entries of the log), "rotate", "snapshot",
+"reload", "stop", {"cmd": "log-level", "level": "debug"}.  Answers: {"ok": true, ...} or
 {"ok": false, "error": "..."}.  All of it runs on the main thread's selector.
 """
 

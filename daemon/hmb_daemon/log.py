@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections import deque
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +31,19 @@ def _import_structlog() -> ModuleType:
 
 
 structlog: Any = _import_structlog()
+_RECENT = 64
+_recent: deque[dict[str, Any]] = deque(maxlen=_RECENT)
+
+
+def recent() -> list[dict[str, Any]]:
+    """The last entries of the log, oldest first, JSON-ready."""
+    return list(_recent)
+
+
+def _remember(logger: Any, method: str, entry: dict[str, Any]) -> dict[str, Any]:
+    plain = (str, int, float, bool, type(None))
+    _recent.append({k: v if isinstance(v, plain) else str(v) for k, v in entry.items()})
+    return entry
 
 
 def set_up(log_format: str, level: str) -> Any:
@@ -49,6 +63,7 @@ def set_up(log_format: str, level: str) -> Any:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _remember,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),

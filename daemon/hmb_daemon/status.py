@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hmb_daemon import names
 from hmb_daemon.events import COUNTER_NAMES
 
 
@@ -43,6 +44,7 @@ def writer_status(writer: Any, spool: Any) -> dict[str, Any]:
         },
         "segment": {
             "name": state.name or None,
+            "path": _part_path(writer, state.name),
             "number": state.segment,
             "bytes": state.file_offset,
             "started_ns": state.started_ns if state.name else None,
@@ -53,3 +55,11 @@ def writer_status(writer: Any, spool: Any) -> dict[str, Any]:
         "sync_failures": writer.sync_failures,
         "discarded_bytes": writer.discarded_bytes,
     }
+
+
+def _part_path(writer: Any, name: str) -> str | None:
+    """The file that records go to at this moment; None for a stream, and between segments."""
+    options = writer.options
+    if not name or options.pipe_fd >= 0:
+        return None
+    return str((options.directory / (name + writer.suffix + names.PART)).absolute())

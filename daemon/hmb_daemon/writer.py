@@ -419,7 +419,8 @@ class Writer(threading.Thread):
         return names.segment_name(self.options.prefix, number, started_ns)
 
     @property
-    def _suffix(self) -> str:
+    def suffix(self) -> str:
+        """What the sealed file is called after its name: .bin, or the end of --output."""
         single = self.options.single
         return names.BIN if not single or single.endswith(names.BIN) else ""
 
@@ -435,7 +436,7 @@ class Writer(threading.Thread):
                 direct=options.direct,
                 pwrite=options.pwrite,
                 reserve=options.rotate_size or 1 << 62,
-                suffix=self._suffix,
+                suffix=self.suffix,
             )
         )
         self._opened_at = self._last_sync = time.monotonic_ns()
@@ -464,7 +465,7 @@ class Writer(threading.Thread):
     def _publish(self, side: bytes | None) -> None:
         state, directory = self.state, self.options.directory
         has_rejects = state.rejects_offset > 0
-        suffix = self._suffix
+        suffix = self.suffix
         self._attempt(
             lambda: publish(directory, state.name, side, rejects=has_rejects, suffix=suffix)
         )
@@ -474,7 +475,7 @@ class Writer(threading.Thread):
         end = state.segment_pos + state.file_offset
         lists = describe.read_log(segment.events_fd, state.events_offset, state.segment_pos, end)
         side = Sidecar(
-            segment=state.name + self._suffix,
+            segment=state.name + self.suffix,
             number=state.segment,
             label=self.origin.label,
             device=self.origin.device,
@@ -493,7 +494,7 @@ class Writer(threading.Thread):
         side.rejects = describe.rejects_summary(
             state.name + names.REJECTS, lists, counted["rejected_records"]
         )
-        with segment.path(self._suffix + names.PART).open("rb") as file:
+        with segment.path(self.suffix + names.PART).open("rb") as file:
             first, last = describe.walk_ends(file.fileno(), state.file_offset, lists.last_offset)
         describe.fill_ends(side, first, last)
         return side
@@ -536,8 +537,8 @@ class Writer(threading.Thread):
         state = self.state
         if self._pipe or state.phase == lib.HMB_PHASE_IDLE:
             return
-        part = self.options.directory / (state.name + self._suffix + names.PART)
-        whole = self.options.directory / (state.name + self._suffix)
+        part = self.options.directory / (state.name + self.suffix + names.PART)
+        whole = self.options.directory / (state.name + self.suffix)
         if state.phase == lib.HMB_PHASE_SEALING and whole.exists() and not part.exists():
             self._publish(None)
             self._after_seal(None)

@@ -58,9 +58,14 @@ class RingView:
     @property
     def flag_names(self) -> list[str]:
         """Names of the flags that are set; unknown bits as hexadecimal."""
-        known = [name for bit, name in FLAG_NAMES.items() if self.flags & bit]
-        unknown = self.flags & ~sum(FLAG_NAMES)
-        return [*known, hex(unknown)] if unknown else known
+        return ring_flag_names(self.flags)
+
+
+def ring_flag_names(flags: int) -> list[str]:
+    """Names of the ring flags that are set; unknown bits as hexadecimal."""
+    known = [name for bit, name in FLAG_NAMES.items() if flags & bit]
+    unknown = flags & ~sum(FLAG_NAMES)
+    return [*known, hex(unknown)] if unknown else known
 
 
 @dataclass(frozen=True, slots=True)
