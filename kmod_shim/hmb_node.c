@@ -260,7 +260,7 @@ static __poll_t hmb_poll(struct file *file, poll_table *table)
 	if (!region->gone) {
 		hmb_region_look(region, &s);
 		ready = s.head != s.tail ? EPOLLIN | EPOLLRDNORM : 0;
-		if (!ready && !poll_does_not_wait(table))
+		if (!ready)
 			hrtimer_start(&region->timer, hmb_tick_interval(), HRTIMER_MODE_REL_SOFT);
 	}
 	up_read(&region->alive);

@@ -182,10 +182,10 @@ def check_header(memory: mmap.mmap | bytes, info: Info, path: str) -> None:
             )
 
 
-def consumer_pid(path: str) -> int | None:
-    """The pid that holds the device for consuming, or None (unknown, or nobody)."""
+def consumer_pid(device: str | int) -> int | None:
+    """The pid that holds the device (path or open file) for consuming, or None."""
     try:
-        number = Path(path).stat().st_rdev
+        number = os.stat(device).st_rdev  # noqa: PTH116 - takes file descriptors too
         text = (_SYSFS / f"{os.major(number)}:{os.minor(number)}" / "consumer").read_text()
         return int(text) or None
     except (OSError, ValueError):

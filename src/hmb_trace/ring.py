@@ -112,8 +112,12 @@ def _refusal(path: str, refusal: Any) -> HmbTraceError:
 
 
 def lock_holder(fd: int) -> int | None:
-    """The pid that holds a flock on the open file, or None (from /proc/locks)."""
+    """The pid that consumes the open ring, or None (from /proc/locks, or the device's sysfs)."""
     status = os.fstat(fd)
+    if stat.S_ISCHR(status.st_mode):
+        from hmb_kmod_shim import consumer_pid  # noqa: PLC0415 - only character devices need it
+
+        return consumer_pid(fd)
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     pattern = re.compile(rf"^\d+: FLOCK\s+\S+\s+\S+\s+(\d+) {device} ", re.MULTILINE)
     try:
@@ -354,7 +358,8 @@ def attach(path: str | os.PathLike[str], *, exclusive: bool = True) -> Ring:
         NoInputError, PermissionDeniedError: as the system says.
     """
     name = os.fspath(path)
-    fd = open_ring(name)
+    # A device lets any number look while one consumes; only writers exclude each other.
+    fd = open_ring(name, writable=exclusive or not Path(name).is_char_device())
     try:
         return _attach_fd(name, fd, exclusive)
     except BaseException:

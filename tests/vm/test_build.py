@@ -77,6 +77,55 @@ def test_arm64_builds_with_dma_barriers_in_place(machine: None) -> None:
     assert re.search(r"cas|ldxr|lse", store), store
 
 
+def newest_headers() -> Path:
+    """The newest headers that Debian offers for this release (backports), unpacked only."""
+    targets = vmkit.run(
+        *("apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME) $(COMPONENT)"),
+        "Created-By: Packages",
+    )
+    found = re.search(r"^(\S+/debian/?) (\w+) main$", targets, re.M)
+    require(found, "no Debian archive among the apt sources")
+    assert found
+    folder = vmkit.CACHE / "backports"
+    (folder / "lists/partial").mkdir(parents=True, exist_ok=True)
+    (folder / "sources.list").write_text(f"deb {found[1]} {found[2]}-backports main\n")
+    options = ("-o", f"Dir::State::lists={folder}/lists", "-o", "Dir::Etc::sourceparts=/dev/null")
+    options += ("-o", f"Dir::Etc::sourcelist={folder}/sources.list")
+    vmkit.run("apt-get", *options, "update")
+    names = vmkit.run("apt-cache", *options, "search", "--names-only", r"^linux-headers-.*-amd64$")
+    versions = [
+        match[1]
+        for match in re.finditer(r"^linux-headers-(\d+\.[\d.]+\S*)-amd64 ", names, re.M)
+        if not re.search(r"cloud|rt|^6\.1\.", match[1])
+    ]
+    newest = max(versions, key=lambda version: [int(n) for n in re.findall(r"\d+", version)])
+    for part in (f"linux-headers-{newest}-common", f"linux-kbuild-{newest}"):
+        common = vmkit.package(part, options=options)
+        (folder / part).unlink(missing_ok=True)
+        (folder / part).symlink_to(common)
+    tree = vmkit.package(f"linux-headers-{newest}-amd64", options=options)
+    headers = tree / f"usr/src/linux-headers-{newest}-amd64"
+    shared = folder / f"linux-headers-{newest}-common/usr/src/linux-headers-{newest}-common"
+    (headers / "Makefile").write_text(f"include {shared}/Makefile\n")
+    for name in ("scripts", "tools"):
+        (headers / name).unlink(missing_ok=True)
+        kbuild = folder / f"linux-kbuild-{newest}/usr/lib/linux-kbuild-{newest}"
+        (headers / name).symlink_to(kbuild / name)
+        if not (shared / name).exists():
+            (shared / name).unlink(missing_ok=True)
+            (shared / name).symlink_to(kbuild / name)
+    return headers
+
+
+def test_builds_unchanged_on_the_newest_headers(machine: None) -> None:
+    folder = vmkit.module_sources("newest")
+    headers = newest_headers()
+    vmkit.kbuild(folder, headers, "CONFIG_DEBUG_INFO_BTF_MODULES=")
+    magic = vmkit.run("modinfo", "-F", "vermagic", folder / "nvme_hmb_trace.ko")
+    assert magic.split()[0] in str(headers)
+    assert not magic.startswith("6.1.")
+
+
 def test_dkms_tree_is_whole(machine: None, tmp_path: Path) -> None:
     """What `make dkms-tree` lays out builds by itself, with the commands of dkms.conf."""
     tree = tmp_path / "nvme-hmb-trace-0.1.0"

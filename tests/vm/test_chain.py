@@ -159,6 +159,15 @@ def test_unit_starts_by_itself_and_a_million_records_arrive(chain: Chain, tmp_pa
     assert_equals_ledger(seen, ledger)
 
 
+def test_a_busy_ring_can_be_looked_at_but_not_drained(chain: Chain) -> None:
+    pid = chain.main_pid()
+    seen = json.loads(chain.guest.check(f"hmb-trace info --json {NODE}", 60))
+    assert (seen["kind"], seen["ring_size"], seen["consumer"]) == ("ring", RING, pid)
+    code, text = chain.guest.sh(f"hmb-trace-daemon --device {NODE} --output-dir /run/x", 60)
+    assert code == 69
+    assert f"pid {pid}" in text
+
+
 def test_kill_9_in_the_guest_loses_and_repeats_nothing(chain: Chain, tmp_path: Path) -> None:
     known = set(chain.sealed())
     firmware = chain.simulate("--count", "400000", "--rate", "20k/s", *BLOCK)
