@@ -155,46 +155,52 @@ static int commit(struct hmb_collector *c, struct hmb_commit *last, const struct
 	return store_tail(c, last);
 }
 
-/* The first bytes that a pass is about to take. */
+/*
+ * Compare-exchange cannot tell the tail of a ring that was re-initialised
+ * since the pass began from ours where both are 0, as in a first batch.  The
+ * first bytes can: they are read before the head that the pass goes by is
+ * loaded, and compared after the copy and again before tail is stored
+ * (formal/spool.pml).  What a device does between that last look and the store
+ * nobody can see.
+ */
 struct witness {
 	uint8_t bytes[HMB_RECORD_HDR_SIZE];
-	uint64_t length;
+	uint64_t length; /* published bytes only */
+	uint64_t cursor;
 };
 
-static void take_witness(const struct hmb_collector *c, uint64_t head, struct witness *witness)
+static void take_witness(const struct hmb_collector *c, struct witness *witness)
 {
-	witness->length = HMB_MIN(sizeof(witness->bytes), head - c->state.tail);
-	copy_ring(&c->ring, witness->bytes, c->state.tail, witness->length);
+	uint64_t unread = load_head(c) - c->state.tail;
+
+	witness->cursor = c->state.tail;
+	witness->length = unread > c->ring.ring_size ? 0 : HMB_MIN(sizeof(witness->bytes), unread);
+	copy_ring(&c->ring, witness->bytes, witness->cursor, witness->length);
 }
 
 /*
- * Whether head went on and the bytes still stand where they were taken.  After
- * an overrun (R7) they do not, and yet it is the same ring.
+ * Whether header and first bytes are those of the pass that went by head_seen.
+ * After an overrun (R7) the bytes are not, and yet it is the same ring.
  */
-static int ring_is_same(const struct hmb_collector *c, const struct hmb_commit *last,
-			const struct witness *witness)
+static int ring_is_same(const struct hmb_collector *c, const struct witness *witness,
+			uint64_t head_seen)
 {
-	uint64_t length = HMB_MIN(witness->length, last->tail_after - last->tail_before);
+	const struct hmb_ring_hdr *hdr = ring_header(&c->ring);
 	uint64_t head = load_head(c);
 	uint8_t now[HMB_RECORD_HDR_SIZE];
 
-	if (!at_or_past(head, last->head_seen))
+	if (__atomic_load_n(&hdr->magic, __ATOMIC_RELAXED) != HMB_RING_MAGIC ||
+	    !at_or_past(head, head_seen))
 		return 0;
-	copy_ring(&c->ring, now, last->tail_before, length);
-	return head - last->tail_before > c->ring.ring_size ||
-	       memcmp(now, witness->bytes, length) == 0;
+	copy_ring(&c->ring, now, witness->cursor, witness->length);
+	return head - witness->cursor > c->ring.ring_size ||
+	       memcmp(now, witness->bytes, witness->length) == 0;
 }
 
-/*
- * Compare-exchange cannot tell the tail of a ring that was re-initialised
- * since the pass began from ours where both are 0: look once more.  What a
- * device does between this look and the store nobody can see
- * (docs/durability.md).
- */
 static int store_tail_of_pass(struct hmb_collector *c, const struct hmb_commit *last,
 			      const struct witness *witness)
 {
-	if (ring_is_same(c, last, witness))
+	if (ring_is_same(c, witness, last->head_seen))
 		return store_tail(c, last);
 	c->error = -ESTALE;
 	return HMB_STOP_REINIT;
@@ -258,6 +264,26 @@ static int handle_failure(struct hmb_collector *c, struct loop *loop, int64_t re
 	return 0;
 }
 
+/* hmb_collect() with a witness; -ESTALE, and nothing taken, where it no longer agrees. */
+static int64_t collect(struct hmb_collector *c, const struct hmb_commit *last,
+		       struct hmb_sink *sink, uint64_t *head, struct witness *witness)
+{
+	struct hmb_state before = c->state;
+	int64_t result;
+
+	do {
+		/* Again only if the first record came just after the witness looked for it. */
+		c->state = before;
+		open_sink(c, last, sink);
+		take_witness(c, witness);
+		result = hmb_collect(&c->ring, &c->state, &c->options, sink, head);
+	} while (result > 0 && !witness->length);
+	if (result <= 0 || ring_is_same(c, witness, *head))
+		return result;
+	c->state = before;
+	return -ESTALE;
+}
+
 static int64_t pass(struct hmb_collector *c, struct loop *loop, struct hmb_commit *last, int *stop)
 {
 	struct hmb_sink sink;
@@ -265,11 +291,9 @@ static int64_t pass(struct hmb_collector *c, struct loop *loop, struct hmb_commi
 	uint64_t head = load_head(c);
 	int64_t result;
 
-	open_sink(c, last, &sink);
 	note_fill(c, last, head);
 	kill_if(c, HMB_KILL_BEFORE_COPY);
-	take_witness(c, head, &witness);
-	result = hmb_collect(&c->ring, &c->state, &c->options, &sink, &head);
+	result = collect(c, last, &sink, &head, &witness);
 	if (result > 0)
 		note_clock(c, loop, &sink, head);
 	loop->last_head = head;

@@ -102,11 +102,31 @@ static void reset_before_the_tail_is_stored(void (*how)(void), uint64_t cursor)
 	new_epoch_is_whole(old_bytes);
 }
 
-static void reset_while_it_is_copied(uint64_t cursor)
+/* A head that has caught up with the old one does not hide it: half of the copy may be old. */
+static void reset_while_it_is_copied(void (*how)(void), uint64_t cursor)
 {
 	begin(cursor);
-	CHECK_EQUAL(run_with(while_copying(), reset_and_begin), HMB_STOP_REINIT);
+	CHECK_EQUAL(run_with(while_copying(), how), HMB_STOP_REINIT);
 	new_epoch_is_whole(0);
+}
+
+static void take_magic_away(void)
+{
+	rig->hdr->magic = 0;
+}
+
+/* A reset that has begun, and not yet come to the cursors. */
+static void reset_under_way(void)
+{
+	uint64_t old_bytes;
+
+	begin(0);
+	old_bytes = rig->dump_len;
+	CHECK_EQUAL(run_with(before_commit(), take_magic_away), HMB_STOP_REINIT);
+	CHECK_EQUAL(rig->hdr->tail, 0);
+	rig->hdr->magic = HMB_RING_MAGIC;
+	reset_and_fill();
+	new_epoch_is_whole(old_bytes);
 }
 
 /* A producer that does not look at tail: two more records over unread ones. */
@@ -183,8 +203,10 @@ int main(void)
 	reset_before_the_tail_is_stored(reset_and_fill, 0);
 	reset_before_the_tail_is_stored(reset_and_begin, 0);
 	reset_before_the_tail_is_stored(reset_and_fill, 1 << 20);
-	reset_while_it_is_copied(0);
-	reset_while_it_is_copied(1 << 20);
+	reset_while_it_is_copied(reset_and_begin, 0);
+	reset_while_it_is_copied(reset_and_fill, 0);
+	reset_while_it_is_copied(reset_and_fill, 1 << 20);
+	reset_under_way();
 	overrun_while_copying();
 	overrun_after_judging();
 	return 0;
