@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hmb-trace doctor: what stands between a drive and its trace."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from hmb_trace.diagnosis import Finding, Status, System, diagnose
+from hmb_trace.errors import EXIT_DATA_PROBLEM, EXIT_OK
+
+_COLOURS = {Status.OK: "green", Status.NOTE: "blue", Status.WARN: "yellow", Status.FAIL: "red"}
+
+
+def _print(findings: list[Finding]) -> None:
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        mark = click.style(f"{finding.status.value:<4}", fg=_COLOURS[finding.status], bold=True)
+        click.echo(f"{mark}  {finding.check:<{width}}  {finding.found}")
+        if finding.advice and finding.status is not Status.OK:
+            click.echo(f"      {'':<{width}}  -> {finding.advice}")
+
+
+def _verdict(findings: list[Finding]) -> str:
+    failed = sum(finding.status is Status.FAIL for finding in findings)
+    warned = sum(finding.status is Status.WARN for finding in findings)
+    if failed:
+        return f"{failed} to fix before a capture can work, {warned} to look at"
+    return f"a capture can work; {warned} to look at" if warned else "all is well"
+
+
+@click.command(name="doctor")
+@click.argument("device", required=False)
+@click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/var/lib/hmb-trace"),
+    show_default=True,
+    help="Where dumps are to go.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One object on stdout, for scripts.")
+def command(device: str | None, output_dir: Path, as_json: bool) -> int:
+    """Explain what is missing for a capture: drive, module, rights, space.
+
+    Changes nothing. DEVICE limits it to one ring: a device node, a file or shm:/NAME.
+    Exit code 1 if something must be fixed first.
+
+    \b
+    Examples:
+      hmb-trace doctor
+      hmb-trace doctor /dev/nvme0-hmbtrace --output-dir /srv/traces
+      hmb-trace doctor shm:/hmb0 --json
+    """
+    findings = diagnose(System(output_dir=output_dir), device)
+    if as_json:
+        listed = [asdict(finding) for finding in findings]
+        click.echo(json.dumps({"verdict": _verdict(findings), "findings": listed}))
+    else:
+        _print(findings)
+        click.echo(_verdict(findings))
+    failed = any(finding.status is Status.FAIL for finding in findings)
+    return EXIT_DATA_PROBLEM if failed else EXIT_OK

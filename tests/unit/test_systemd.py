@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The units as systemd judges them, and the promises that the rest of the project relies on."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import require
+
+FOLDER = Path(__file__).parents[2] / "systemd"
+UNIT = FOLDER / "hmb-trace-daemon@.service"
+EXPOSURE_LIMIT = 1.5
+
+
+def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    require(shutil.which("systemd-analyze"), "no systemd-analyze (apt install systemd)")
+    command = ["systemd-analyze", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def installed(folder: Path, *drop_ins: str) -> Path:
+    """The unit as on a system that has the daemon, with drop-ins."""
+    text = UNIT.read_text().replace(
+        "/usr/bin/hmb-trace-daemon", shutil.which("true") or "/bin/true"
+    )
+    instance = folder / "hmb-trace-daemon@nvme0.service"
+    instance.write_text(text)
+    for name in drop_ins:
+        target = folder / f"{instance.name}.d"
+        target.mkdir(exist_ok=True)
+        shutil.copy(FOLDER / name, target)
+    return instance
+
+
+def settings() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in UNIT.read_text().splitlines():
+        key, separator, value = line.partition("=")
+        if separator and not line.startswith("#"):
+            found.setdefault(key, []).append(value)
+    return found
+
+
+@pytest.mark.parametrize("drop_ins", [(), ("realtime.conf",), ("metrics.conf",)])
+def test_verify_is_silent(tmp_path: Path, drop_ins: tuple[str, ...]) -> None:
+    result = analyze("verify", installed(tmp_path, *drop_ins))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_verify_would_speak(tmp_path: Path) -> None:
+    unit = installed(tmp_path)
+    unit.write_text(unit.read_text().replace("[Service]", "[Service]\nNoSuchSetting=1"))
+    assert "NoSuchSetting" in analyze("verify", unit).stderr
+
+
+def test_exposure_is_at_most_1_5(tmp_path: Path) -> None:
+    result = analyze("security", "--offline=true", "--no-pager", installed(tmp_path))
+    found = re.search(r"Overall exposure level.*: ([\d.]+)", result.stdout)
+    assert found, result.stderr
+    assert float(found[1]) <= EXPOSURE_LIMIT
+
+
+def test_device_stays_reachable_under_the_hardening() -> None:
+    found = settings()
+    assert "PrivateDevices" not in found
+    assert found["DeviceAllow"] == ["char-hmbtrace rw"]
+    rule = (FOLDER / "99-hmb-trace.rules").read_text()
+    assert f'GROUP="{found["Group"][0]}"' in rule
+    assert 'MODE="0660"' in rule
+
+
+def test_spool_survives_the_daemon_and_configuration_errors_are_final() -> None:
+    found = settings()
+    assert found["RuntimeDirectoryPreserve"] == ["yes"]
+    assert found["Restart"] == ["on-failure"]
+    assert "78" in found["RestartPreventExitStatus"][0].split()
+    assert {"65", "66", "69"}.isdisjoint(found["RestartPreventExitStatus"][0].split())
+
+
+def test_names_fit_each_other() -> None:
+    """udev rule, unit and module speak of the same device and the same class."""
+    rule = (FOLDER / "99-hmb-trace.rules").read_text()
+    region = (FOLDER.parent / "kmod_shim/hmb_region.c").read_text()
+    assert 'SUBSYSTEM=="hmbtrace"' in rule
+    assert '.name = "hmbtrace"' in region
+    assert '"hmbtrace")' in region  # what /proc/devices says, for DeviceAllow
+    assert "DEVICE_ATTR_RO(instance)" in region
+    assert "hmb-trace-daemon@nvme$attr{instance}.service" in rule
+    assert settings()["ExecStart"] == ["/usr/bin/hmb-trace-daemon --device /dev/%i-hmbtrace"]
+    assert settings()["BindsTo"] == [r"dev-%i\x2dhmbtrace.device"]
+
+
+def test_user_exists_wherever_it_is_named() -> None:
+    sysusers = (FOLDER / "hmb-trace.sysusers.conf").read_text()
+    user = settings()["User"][0]
+    assert re.search(rf"^u {user} ", sysusers, re.MULTILINE)
+    lines = (FOLDER / "hmb-trace.tmpfiles.conf").read_text().splitlines()
+    paths = [line.split() for line in lines if line and not line.startswith("#")]
+    assert ["d", "/var/lib/hmb-trace", "0750", user, user, "-"] in paths
+
+
+@pytest.mark.parametrize("name", ["realtime.conf", "metrics.conf"])
+def test_drop_ins_are_well_formed(name: str) -> None:
+    parser = configparser.ConfigParser(strict=False)
+    parser.read(FOLDER / name)
+    assert parser.sections() == ["Service"]
