@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast dumps are read, counted, listed and converted; printed as rates and ratios.
 
-    python benchmarks/bench_offline.py [--records 8M] [--peers] [--dir DIR]
+    python benchmarks/bench_offline.py [--records 8M] [--peers]     (BENCH_DIR: where files go)
 
 Records are 48 bytes (16 of payload). Every figure is the best of three runs on a file in the page
 cache, by wall clock; `cpu` beside it is by CPU time, which other load disturbs less. The bare walk
@@ -144,19 +144,32 @@ def bench_peers(dump: Path, folder: Path, records: int) -> None:
         report(f"babeltrace2 {name}", records, (theirs, 0), f"ours {theirs / mine:.0f}x")
 
 
+def run(quick: bool) -> None:
+    """What `make bench` calls."""
+    _in_folder(500_000 if quick else 8_000_000, peers=False)
+
+
+def run_peers(quick: bool) -> None:
+    """The part that needs babeltrace2, for `make bench-peers`."""
+    _in_folder(200_000 if quick else 2_000_000, peers=True)
+
+
+def _in_folder(records: int, *, peers: bool) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="hmb-bench-", dir=os.environ.get("BENCH_DIR")))
+    print(f"\noffline: {records:,} records of 48 bytes")
+    try:
+        _run(folder, records, peers=peers)
+    finally:
+        shutil.rmtree(folder)
+
+
 def main() -> int:
     """Run everything."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", default="8M")
-    parser.add_argument("--dir", type=Path, default=None)
     parser.add_argument("--peers", action="store_true")
     chosen = parser.parse_args()
-    records = parse_rate(chosen.records) or 0
-    folder = Path(tempfile.mkdtemp(prefix="hmb-bench-", dir=chosen.dir))
-    try:
-        _run(folder, records, peers=chosen.peers)
-    finally:
-        shutil.rmtree(folder)
+    _in_folder(parse_rate(chosen.records) or 0, peers=chosen.peers)
     return 0
 
 

@@ -24,7 +24,7 @@ from hmb_trace.knowledge import Loss, losses
 from hmb_trace.select import Selection
 from hmb_trace.timeaxis import can_read_twice
 
-_MEMORY = "160MB"
+_MEMORY = "60MB"  # of DuckDB; with Python, numpy and pyarrow the process stays below 250 MB
 _RESERVED = frozenset(["trace", "gaps"])
 
 
