@@ -52,9 +52,9 @@ def test_make_help_lists_the_documented_targets() -> None:
 
 def test_require_skips_at_home_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     require(True, "never said")
-    monkeypatch.setattr("conftest.CI", False)
+    monkeypatch.setitem(require.__globals__, "CI", False)
     with pytest.raises(pytest.skip.Exception, match="no such thing"):
         require(False, "no such thing")
-    monkeypatch.setattr("conftest.CI", True)
+    monkeypatch.setitem(require.__globals__, "CI", True)
     with pytest.raises(pytest.fail.Exception, match="no such thing"):
         require(False, "no such thing")
