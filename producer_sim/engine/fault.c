@@ -9,6 +9,7 @@
 
 #define BAD_MAGIC 0xdeadbeefu
 #define UNKNOWN_RECORD_FLAGS 0x84u /* bits 2 and 7 */
+#define KNOWN_RECORD_FLAGS (HMB_REC_FLAG_WRAP_MARKER | HMB_REC_FLAG_TRUNCATED)
 #define DIRTY_PAYLOAD_LEN 77u
 
 /* Room for the spoilt record and two after it: none of them may be dropped. */
@@ -92,14 +93,13 @@ static void count_damage(struct hmb_sim *sim, uint32_t need)
 	sim->epoch.lying_lengths += sim->fault.twist == HMB_SIM_LYING_LENGTH;
 }
 
-/* R10: rejected whole, or kept, as the consumer was told. */
-static int count_unknown_flags(struct hmb_sim *sim, uint32_t need)
+int sim_count_unknown_flags(struct hmb_sim *sim, uint32_t need)
 {
-	sim->epoch.unknown_flags++;
-	if (sim->config.keep_unknown_flags) {
-		sim->next.hdr.flags |= UNKNOWN_RECORD_FLAGS;
+	if (!(sim->next.hdr.flags & ~KNOWN_RECORD_FLAGS))
 		return 0;
-	}
+	sim->epoch.unknown_flags++;
+	if (sim->config.keep_unknown_flags)
+		return 0;
 	sim->epoch.rejected_records++;
 	sim->epoch.rejected_bytes += need;
 	return 1;
@@ -120,10 +120,12 @@ int sim_twist_record(struct hmb_sim *sim, uint64_t record, uint32_t need)
 	if (twist == HMB_SIM_LYING_LENGTH && need + 8 > SIM_MAX_RECORD)
 		return 0;
 	spoil(sim, (struct hmb_record_hdr *)sim_ring_at(sim, record));
-	if (twist == HMB_SIM_UNKNOWN_FLAGS)
-		gone = count_unknown_flags(sim, need);
-	else
+	if (twist == HMB_SIM_UNKNOWN_FLAGS) {
+		sim->next.hdr.flags |= UNKNOWN_RECORD_FLAGS;
+		gone = sim_count_unknown_flags(sim, need);
+	} else {
 		count_damage(sim, need);
+	}
 	/* A lie is told once the record that it swallows is there too. */
 	sim->hold = twist == HMB_SIM_LYING_LENGTH;
 	happened(sim, record, sim->next.hdr.seq, need);

@@ -101,11 +101,12 @@ static void finish(struct hmb_sim *sim, uint32_t need)
 {
 	struct hmb_producer *p = &sim->producer;
 	int straddles = (p->record & (p->size - 1)) + need > p->size;
-	int spoilt;
+	int spoilt = sim_count_unknown_flags(sim, need);
 
 	hmb_producer_end(p);
 	sim_count_drops(sim);
-	spoilt = sim->fault.twist && sim_twist_record(sim, p->record, need);
+	if (!spoilt && sim->fault.twist)
+		spoilt = sim_twist_record(sim, p->record, need);
 	if (!spoilt) {
 		sim->hold = 0;
 		sim_count_record(sim, &sim->next, straddles);

@@ -161,6 +161,8 @@ void sim_show(struct hmb_sim *sim);
 uint8_t *sim_ring_at(const struct hmb_sim *sim, uint64_t cursor);
 
 /* ---- fault.c ---- */
+/* R10: 1 if sim->next carries unknown flags, which a consumer was told to reject. */
+int sim_count_unknown_flags(struct hmb_sim *sim, uint32_t need);
 /* The record may be spoilt here, and a consumer can only see it one way. */
 int sim_twist_fits(struct hmb_sim *sim, uint64_t record, uint32_t need);
 void sim_twist_seq(struct hmb_sim *sim);

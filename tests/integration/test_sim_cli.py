@@ -170,6 +170,12 @@ def test_replay_writes_the_dump_again(programs: Programs, tmp_path: Path) -> Non
         same = ("records", "bytes", "fnv64", "first_seq", "last_seq", "dropped")
         assert {k: ledger(again)[k] for k in same} == {k: ledger(book)[k] for k in same}
     cut = dump.read_bytes()
+    dump.write_bytes(cut[:19] + b"\x10" + cut[20:])  # as --unknown-flags keep leaves it (R10)
+    programs.run(
+        *(SIM, "--file", ring, "--replace", "--ring-size", "1MiB", "--replay", dump),
+        *("--ledger", again),
+    )
+    assert (ledger(again)["records"], ledger(again)["unknown_flags"]) == (2999, 1)
     size = 32 + (struct.unpack_from("<H", cut, 20)[0] + 7) // 8 * 8
     second = 32 + (struct.unpack_from("<H", cut, size + 20)[0] + 7) // 8 * 8
     dump.write_bytes(cut[:size] + cut[size + second :])
