@@ -24,11 +24,12 @@ help: ## this list
 
 build: $(VENV)/.built $(call have,$(EXTRAS)) ## .venv with the programs in it (EXTRAS=dev,all for everything)
 
-$(VENV)/bin/python:
+$(VENV)/.created:
 	@PYTHON=$(PYTHON) scripts/check_tools.sh
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
 
-$(VENV)/.installed: pyproject.toml setup.py | $(VENV)/bin/python
+$(VENV)/.installed: pyproject.toml setup.py | $(VENV)/.created
 	$(PIP) install 'setuptools>=66' wheel
 	$(PIP) install --no-build-isolation -e .
 	@touch $@
