@@ -16,6 +16,7 @@ from hmb_trace.errors import InputOutputError, InvalidDataError, from_os_error
 _PAGE = mmap.PAGESIZE
 _COMPRESSED_CHUNK = 1 << 14
 _PIPE_SIZE = 1 << 20
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 MADV_POPULATE_READ = 22  # Linux 5.14; older kernels refuse it and pages fault in one by one
 
 
@@ -104,19 +105,45 @@ class StreamSource:
 def from_file_object(file: BinaryIO, name: str) -> StreamSource:
     """A source that reads what is there: it does not wait for a full window.
 
+    A zstd stream is decompressed, told by its first bytes.
+
     Raises (from window):
         InputOutputError: the file object's read failed.
     """
     _widen_pipe(file)
-    read_some: Callable[[int], bytes] = getattr(file, "read1", file.read)
+    stream = _Sniffed(file, name)
+    if stream.head.startswith(_ZSTD_MAGIC):
+        return StreamSource(_ZstdReader(stream, name).read, lambda: None)
+    return StreamSource(stream.read, lambda: None)
 
-    def read(size: int) -> bytes:
+
+class _Sniffed:
+    """A stream whose first bytes have been looked at."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._read: Callable[[int], bytes] = getattr(file, "read1", file.read)
+        self._name = name
+        self._passed = 0
+        self.head = b""
+        while len(self.head) < len(_ZSTD_MAGIC) and (piece := self._more(_PIPE_SIZE)):
+            self.head += piece
+        self._left = self.head
+
+    def read(self, size: int) -> bytes:
+        found = self._left[:size] or self._more(size)
+        self._left = self._left[len(found) :] if self._left else b""
+        self._passed += len(found)
+        return found
+
+    def tell(self) -> int:
+        return self._passed
+
+    def _more(self, size: int) -> bytes:
         try:
-            return read_some(size)
+            return self._read(size)
         except OSError as error:
-            raise InputOutputError(f"cannot read {name}: {error.strerror or error}") from error
-
-    return StreamSource(read, lambda: None)
+            text = f"cannot read {self._name}: {error.strerror or error}"
+            raise InputOutputError(text) from error
 
 
 def _widen_pipe(file: BinaryIO) -> None:
@@ -131,7 +158,7 @@ def _widen_pipe(file: BinaryIO) -> None:
 class _ZstdReader:
     """Decompresses frame after frame, and knows when a frame was cut short."""
 
-    def __init__(self, file: BinaryIO, name: str) -> None:
+    def __init__(self, file: BinaryIO | _Sniffed, name: str) -> None:
         self._file = file
         self._name = name
         self._frame: Any = None

@@ -79,6 +79,7 @@ def test_zstd_pipe_file_object_and_package_name_give_the_same(plain: Path, tmp_p
     assert seqs(fifo) == list(range(20))
     writer.join()
     assert seqs(packed) == seqs(io.BytesIO(data)) == list(range(20))
+    assert seqs(io.BytesIO(packed.read_bytes())) == list(range(20))
     assert hmb_trace.open_dump is open_dump
 
 
@@ -203,6 +204,10 @@ class _Dribble(io.RawIOBase):
 
 def test_slow_pipe(plain: Path) -> None:
     assert seqs(_Dribble(plain.read_bytes())) == list(range(20))
+    assert seqs(_Dribble(zstandard.compress(plain.read_bytes()))) == list(range(20))
+    assert seqs(_Dribble(b"")) == []
+    with pytest.raises(DumpError, match="found 2 bytes"):
+        seqs(_Dribble(b"RE"))
 
 
 def test_spans_are_record_boundaries(plain: Path) -> None:

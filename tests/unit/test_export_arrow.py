@@ -130,6 +130,11 @@ def test_sql(
     assert int(sql(capfd, query, *args)[0]["n"]) == len(ends)
     query = "with t as (select seq from trace) select (select count(*) from t) + count(*) n from t"
     assert int(sql(capfd, query, *args)[0]["n"]) == 2 * len(made)
+    found = sql(capfd, "from trace limit 2", *args)
+    assert found[0]["ts_ns"] == str(made[0].ts_ns)
+    assert len(found[0]) == 8 + len(CATALOG_TEXT_FIELDS)
+    found = sql(capfd, "SELECT MAX(SEQ) M FROM TRACE", *args)
+    assert int(found[0]["M"]) == len(made) - 1
     found = sql(capfd, "select max(seq) m from trace", *args, "--opcode", "erase")
     assert int(found[0]["m"]) == max(row.seq for row in made if row.opcode == 4)
 

@@ -77,7 +77,7 @@ class ArrowMaker:
         catalog: adds `name` and a typed column for every payload field; fields that a record
             lacks are null. `payload` is then null where the fields say it all.
         axis: adds `host_time` (timestamp, ns, UTC).
-        only: names of the columns wanted; None: all.
+        only: names of the columns wanted, in lower case; None: all.
         event: one event's own table: no `name`, no other event's fields.
     """
 
@@ -98,7 +98,9 @@ class ArrowMaker:
         self._columns = payload_columns(self._events.values())
         self._names = catalog.names() if catalog and event is None else _hex_names()
         makers = self._makers()
-        self._makers_used = {n: m for n, m in makers.items() if only is None or n in only}
+        self._makers_used = {
+            name: made for name, made in makers.items() if only is None or name.lower() in only
+        }
         if not self._makers_used:
             self._makers_used = {"seq": makers["seq"]}  # count(*) needs rows, not columns
         fields = [(name, kind) for name, (kind, _) in self._makers_used.items()]
@@ -290,7 +292,13 @@ def reader(maker: ArrowMaker, batches: Iterable[RecordBatch]) -> Any:
 
 
 def column_names_in(text: str) -> frozenset[str] | None:
-    """Words of an SQL text that may be column names; None where it may want all columns."""
-    if re.search(r"(?<!count\()\*", re.sub(r"\s+", "", text.lower())):
+    """Lower-case words of an SQL text that may be column names; None: it may want all columns.
+
+    Too many columns only cost time, too few would be wrong: whatever is not plain is None.
+    """
+    plain = re.sub(r"count\(\s*\*\s*\)", "", text.lower())
+    words = re.findall(r"\w+", plain)
+    from_first = words.count("from") > words.count("select")  # FROM trace: all of it
+    if "*" in plain or from_first or {"natural", "describe", "summarize"} & set(words):
         return None
-    return frozenset(re.findall(r"\w+", text)) | frozenset(re.findall(r'"([^"]+)"', text))
+    return frozenset(words) | frozenset(re.findall(r'"([^"]+)"', plain))
