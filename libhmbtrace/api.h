@@ -666,11 +666,8 @@ struct hmb_event_maker {
 	uint64_t short_payloads; /* too short for the key or duration field */
 	uint64_t saturated; /* values beyond 64 bits of cycles, or negative durations */
 	uint64_t cycles; /* largest start + duration */
-	uint64_t last_start;
 	uint32_t encoding; /* enum hmb_encoding */
 	uint32_t cores; /* largest cpu + 1 */
-	uint32_t unsorted; /* some event starts before its predecessor */
-	uint32_t pad;
 };
 
 /* Buffers of one step. */
@@ -765,6 +762,19 @@ uint64_t hmb_events_merge(struct hmb_run *runs, uint64_t count, uint64_t *order,
 uint64_t hmb_events_sorted(const struct hmb_flat_event *events, uint64_t n);
 /* Sort by start_cycle, stable; scratch holds n / 2 events. Fast where hardly anything is amiss. */
 void hmb_events_sort(struct hmb_flat_event *events, uint64_t n, struct hmb_flat_event *scratch);
+/* Where an open begin's event goes; scratch of hmb_events_settle(). */
+struct hmb_place {
+	uint64_t start;
+	uint64_t ref;
+	struct hmb_open *slot;
+};
+
+/*
+ * Sort n events that stand at payload position base, and let the begins that still wait
+ * follow their events.  scratch: n / 2 events; places: open->used of them.
+ */
+void hmb_events_settle(struct hmb_open_table *open, uint64_t base, struct hmb_flat_event *events,
+		       uint64_t n, struct hmb_flat_event *scratch, struct hmb_place *places);
 /* First row whose core_id is `word`, from `row` on; n if there is none. */
 uint64_t hmb_events_find_core(const struct hmb_flat_event *events, uint64_t row, uint64_t n,
 			      uint32_t word);

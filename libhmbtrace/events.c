@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /* flatbuf events: order, and the merge of sorted runs. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "core.h"
 
 #define INSERTION_MOST 24u /* events sorted by insertion */
+#define OPEN_MARK 0x80u /* in the type's last byte: catalog types are small */
 
 static inline uint64_t start_of(const struct hmb_flat_event *event)
 {
@@ -90,6 +92,49 @@ void hmb_events_sort(struct hmb_flat_event *events, uint64_t n, struct hmb_flat_
 	hmb_events_sort(events, half, scratch);
 	hmb_events_sort(events + half, n - half, scratch);
 	merge_halves(events, half, n, scratch);
+}
+
+static int compare_places(const void *left, const void *right)
+{
+	const struct hmb_place *a = left, *b = right;
+
+	if (a->start != b->start)
+		return a->start < b->start ? -1 : 1;
+	return a->ref < b->ref ? -1 : a->ref > b->ref;
+}
+
+/* Mark the events of the begins that wait; returns their number. */
+static uint64_t mark_open(const struct hmb_open_table *open, uint64_t base,
+			  struct hmb_flat_event *events, uint64_t n, struct hmb_place *places)
+{
+	uint64_t count = 0;
+
+	for (uint64_t i = 0; i < open->size; i++) {
+		struct hmb_open *slot = &open->slots[i];
+		uint64_t row = (slot->ref - base) / sizeof(*events);
+
+		if (!slot->pair || slot->ref < base || row >= n)
+			continue;
+		events[row].event_type_id[3] |= OPEN_MARK;
+		places[count++] = (struct hmb_place){ start_of(&events[row]), slot->ref, slot };
+	}
+	return count;
+}
+
+/* A stable sort keeps marked events in the order of (start, ref): the i-th is the i-th place's. */
+void hmb_events_settle(struct hmb_open_table *open, uint64_t base, struct hmb_flat_event *events,
+		       uint64_t n, struct hmb_flat_event *scratch, struct hmb_place *places)
+{
+	uint64_t count = mark_open(open, base, events, n, places), found = 0;
+
+	qsort(places, count, sizeof(*places), compare_places);
+	hmb_events_sort(events, n, scratch);
+	for (uint64_t row = 0; found < count; row++) {
+		if (!(events[row].event_type_id[3] & OPEN_MARK))
+			continue;
+		events[row].event_type_id[3] &= (uint8_t)~OPEN_MARK;
+		places[found++].slot->ref = base + row * sizeof(*events);
+	}
 }
 
 uint64_t hmb_events_find_core(const struct hmb_flat_event *events, uint64_t row, uint64_t n,

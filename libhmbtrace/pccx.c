@@ -73,8 +73,6 @@ static inline void put_event(struct hmb_event_maker *maker, struct hmb_step *ste
 		memcpy(to + FIXED_SIZE, &type, 4);
 	else
 		memcpy(to + FIXED_SIZE, maker->rules.texts + rule->text_offset, rule->text_length);
-	maker->unsorted |= start < maker->last_start;
-	maker->last_start = start;
 	maker->cores = HMB_MAX(maker->cores, cpu + 1);
 	maker->events++;
 	step->out_len += size;

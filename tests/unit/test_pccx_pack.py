@@ -20,6 +20,7 @@ from hmb_trace.cli import main
 from hmb_trace.dump import DumpError
 from hmb_trace.errors import UsageError
 from hmb_trace.pccx import PackOptions
+from hmb_trace.pccx.sorting import sorted_events
 from hmb_trace.testing import marker, record
 from tests.conftest import program
 from tests.golden.pccx.encode import bincode, container
@@ -79,10 +80,12 @@ TYPE_OF = {1: 2, 2: 3, 3: 1, 4: 0, 5: 4, 6: 5}
 Record = tuple[int, int, int, bytes]  # ts_ns, opcode, cpu, payload
 
 
-def random_records(dice: random.Random, count: int) -> list[Record]:
-    made, now = [], 10**6
+def random_records(dice: random.Random, count: int, back: int = 3000) -> list[Record]:
+    """Times step forward, and now and then `back` nanoseconds for one record."""
+    made, clock = [], 10**6
     for _ in range(count):
-        now += dice.choice([0, 1, 333, 5000]) - (dice.random() < 0.05) * 3000
+        clock += dice.choice([0, 1, 333, 5000])
+        now = clock - (dice.random() < 0.05) * back
         opcode = dice.choice([1, 2, 3, 4, 5, 6, 7, 0xFFFF])
         tag = dice.randrange(-3, 5)
         payload = {
@@ -155,13 +158,18 @@ def dump(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("held", [1 << 25, 1000])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("seed", "back"), [(0, 0), (1, 3000), (2, 300_000), (3, 900_000)])
 def test_flatbuf_p6_equals_the_model(
-    seed: int, held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, back: int, held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hmb_trace.pccx.output.HELD", held)
-    monkeypatch.setattr("hmb_trace.pccx.maker._OUT_BYTES", 2000)  # durations come late
-    records = random_records(random.Random(seed), 3000)
+    monkeypatch.setattr("hmb_trace.pccx.maker._OUT_EVENTS", 80)  # durations come late
+    monkeypatch.setattr("hmb_trace.pccx.sorting.RUN_EVENTS", 500)
+    sorts = []
+    monkeypatch.setattr(
+        "hmb_trace.pccx.packing.sorted_events", lambda *a: sorts.append(a) or sorted_events(*a)
+    )
+    records = random_records(random.Random(seed), 3000, back)
     source, out = tmp_path / "x.bin", tmp_path / "x.pccx"
     source.write_bytes(dump_of(records))
     result = pccx.pack([source], out, PackOptions("flatbuf", CATALOG))
@@ -172,6 +180,7 @@ def test_flatbuf_p6_equals_the_model(
         lost_ends,
     )
     assert result.events.events + result.events.pairs == result.records == len(records)
+    assert bool(sorts) == (back > 100_000)  # what the buffer could not mend
     assert flat(out) == sorted(events, key=lambda e: e[1])
     assert result.header.trace.cycles == max(e[1] + e[2] for e in events)
     assert result.header.trace.cores == 4

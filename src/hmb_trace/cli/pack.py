@@ -12,7 +12,7 @@ from hmb_trace.catalog import Catalog
 from hmb_trace.cli._progress import input_bytes, progress_bar
 from hmb_trace.errors import UsageError
 from hmb_trace.pccx import PackOptions, PackResult, pack
-from hmb_trace.pccx.pack import CHECKSUMS, ENCODINGS
+from hmb_trace.pccx.packing import CHECKSUMS, ENCODINGS
 from hmb_trace.sidecar import stem
 
 

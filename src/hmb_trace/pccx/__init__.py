@@ -18,7 +18,7 @@ from hmb_trace.pccx.events import (
 )
 from hmb_trace.pccx.header import Arch, Header, HeaderError, Payload, Trace
 from hmb_trace.pccx.inspection import inspect, statistics, verify
-from hmb_trace.pccx.pack import PackOptions, PackResult, pack, unpack
+from hmb_trace.pccx.packing import PackOptions, PackResult, pack, unpack
 from hmb_trace.pccx.writing import convert, write, write_events
 
 __all__ = [

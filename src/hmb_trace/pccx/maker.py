@@ -15,11 +15,12 @@ import numpy as np
 from hmb_trace._core import ffi, lib
 from hmb_trace.catalog import Catalog
 from hmb_trace.errors import InvalidDataError
-from hmb_trace.pccx.events import BINCODE_HEAD
+from hmb_trace.pccx.events import BINCODE_HEAD, EVENT_DTYPE
 from hmb_trace.pccx.output import PayloadWriter
 from hmb_trace.pccx.rules import OpenTable, Rules
+from hmb_trace.pccx.sorting import event_pointer, is_sorted
 
-_OUT_BYTES = 4 << 20
+_OUT_EVENTS = 1 << 19  # in memory
 _PATCHES = 1 << 16
 _PATCH_DTYPE = np.dtype([("position", "<u8"), ("duration", "<u8")])
 _ENCODINGS = {"flatbuf": lib.HMB_ENCODING_FLATBUF, "bincode": lib.HMB_ENCODING_BINCODE}
@@ -57,6 +58,10 @@ class EventMaker:
         catalog: None makes every record an UNKNOWN event.
         clock_mhz: start_cycle = ts_ns * clock_mhz / 1000, exact.
         api_names: bincode events carry the catalog's event name as api_name.
+
+    Attributes:
+        sorted: flatbuf: whether what was written is in order of start_cycle. A quarter of the
+            buffer is held back, so only events that come later than that spoil it.
     """
 
     def __init__(
@@ -72,8 +77,12 @@ class EventMaker:
         self._bincode = encoding == "bincode"
         self._rules = Rules(catalog, clock_mhz, api_names=api_names)
         self._open = OpenTable()
-        self._out = np.empty(_OUT_BYTES, np.uint8)
+        self._out = np.empty(_OUT_EVENTS * EVENT_DTYPE.itemsize, np.uint8)
+        self._carry = 0 if self._bincode else _OUT_EVENTS // 4 * EVENT_DTYPE.itemsize
         self._patches = np.empty(_PATCHES, _PATCH_DTYPE)
+        self._step = self._new_step()
+        self._written_to = 0
+        self.sorted = True
         self.c = ffi.new("struct hmb_event_maker *")
         self.c.rules, self.c.open = self._rules.c[0], self._open.c[0]
         self.c.clock_mhz, self.c.encoding = clock_mhz, _ENCODINGS[encoding]
@@ -88,36 +97,67 @@ class EventMaker:
         Raises:
             InvalidDataError: they are not.
         """
-        step = self._step(data)
+        step = self._step
+        step.input = ffi.cast("uint8_t *", ffi.from_buffer(data))
+        step.input_len, step.consumed = len(data), 0
         while True:
             end = lib.hmb_make_events(self.c, step)
             if end == lib.HMB_STEP_TABLE:
                 self._given_up += len(self._open.make_room(ffi.addressof(self.c, "open")))
                 continue
-            self._flush(step)
+            self._apply_patches()
             if end != lib.HMB_STEP_OUTPUT:
                 break
+            if step.out_cap - step.out_len < self._rules.longest_event:
+                self._flush(self._carry)
         if step.consumed != len(data):
             raise InvalidDataError(f"no whole record at byte {step.consumed} of a batch")
 
-    def _step(self, data: memoryview) -> Any:
+    def _new_step(self) -> Any:
         step = ffi.new("struct hmb_step *")
-        step.input = ffi.cast("uint8_t *", ffi.from_buffer(data))
-        step.input_len = len(data)
         step.out, step.out_cap = ffi.cast("uint8_t *", self._out.ctypes.data), len(self._out)
         step.patches = ffi.cast("struct hmb_patch *", self._patches.ctypes.data)
         step.patches_cap = len(self._patches)
         return step
 
-    def _flush(self, step: Any) -> None:
-        if step.out_len:
-            self._writer.write(self._out[: step.out_len].data)
-        for position, duration in self._patches[: step.patches_len].tolist():
+    def _apply_patches(self) -> None:
+        """Durations of events that have left the buffer."""
+        for position, duration in self._patches[: self._step.patches_len].tolist():
             self._writer.patch(position, duration.to_bytes(8, "little"))
-        step.out_len = step.patches_len = 0
+        self._step.patches_len = 0
+
+    def _flush(self, keep: int) -> None:
+        """Write what the buffer holds, all but the last `keep` bytes."""
+        filled = int(self._step.out_len)
+        if not self._bincode:
+            self._settle(filled)
+        done = max(0, filled - keep)
+        if done:
+            self._writer.write(self._out[:done])
+        self._out[: filled - done] = self._out[done:filled].copy()
+        self._step.out_len = filled - done
+
+    def _settle(self, filled: int) -> None:
+        """Sort the buffer. What is kept lets later events that start earlier find their place."""
+        events = self._out[:filled].view(EVENT_DTYPE)
+        if len(events) == 0:
+            return
+        if not is_sorted(events):
+            opened = ffi.addressof(self.c, "open")
+            scratch = np.empty(len(events) // 2 + 1, EVENT_DTYPE)
+            places = ffi.new("struct hmb_place[]", int(opened.used) + 1)
+            base = self.c.position - filled
+            lib.hmb_events_settle(
+                opened, base, event_pointer(events), len(events), event_pointer(scratch), places
+            )
+        starts = events["start_cycle"]
+        self.sorted &= int(starts[0]) >= self._written_to
+        last = max(0, len(events) - self._carry // EVENT_DTYPE.itemsize - 1)
+        self._written_to = max(self._written_to, int(starts[last]))
 
     def finish(self) -> MakerCounts:
         """No more records: fill in bincode's head, count the begins that still wait."""
+        self._flush(0)
         if self._bincode:
             self._writer.patch(0, BINCODE_HEAD.pack(self.c.cycles, self.c.events))
         waiting = self._given_up + int(self.c.open.used)
@@ -130,8 +170,3 @@ class EventMaker:
             short_payloads=self.c.short_payloads,
             saturated=self.c.saturated,
         )
-
-    @property
-    def sorted(self) -> bool:
-        """Whether every event starts no earlier than the one before it."""
-        return not self.c.unsorted

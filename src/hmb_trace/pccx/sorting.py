@@ -24,13 +24,14 @@ _MERGE_LEAST = 1 << 10  # of one run
 _OUT_EVENTS = 1 << 17
 
 
-def _pointer(events: EventArray) -> Any:
+def event_pointer(events: EventArray) -> Any:
+    """The events for C; the array must outlive it."""
     return ffi.cast("struct hmb_flat_event *", events.ctypes.data)
 
 
 def is_sorted(events: EventArray) -> bool:
     """Whether no event starts before its predecessor."""
-    return bool(lib.hmb_events_sorted(_pointer(events), len(events)) == len(events))
+    return bool(lib.hmb_events_sorted(event_pointer(events), len(events)) == len(events))
 
 
 def sort_in_place(events: EventArray, scratch: EventArray) -> None:
@@ -41,7 +42,7 @@ def sort_in_place(events: EventArray, scratch: EventArray) -> None:
         scratch: room for half of them.
     """
     if not is_sorted(events):
-        lib.hmb_events_sort(_pointer(events), len(events), _pointer(scratch))
+        lib.hmb_events_sort(event_pointer(events), len(events), event_pointer(scratch))
 
 
 def _read_events(stream: BinaryIO, into: EventArray) -> None:
@@ -78,7 +79,7 @@ class _Run:
         _read_events(scratch, events)
         self._at += events.nbytes
         self._c.more -= len(events)
-        self._c.next = _pointer(events)
+        self._c.next = event_pointer(events)
         self._c.end = self._c.next + len(events)
 
 
@@ -92,7 +93,7 @@ def _merge(scratch: BinaryIO, count: int, run: int) -> Iterator[EventArray]:
     out, refill = np.empty(min(_OUT_EVENTS, count), EVENT_DTYPE), ffi.new("uint64_t *")
     done = 0
     while done < count:
-        made = lib.hmb_events_merge(c_runs, total, order, _pointer(out), len(out), refill)
+        made = lib.hmb_events_merge(c_runs, total, order, event_pointer(out), len(out), refill)
         if made:
             yield out[:made]
         done += made
@@ -101,7 +102,7 @@ def _merge(scratch: BinaryIO, count: int, run: int) -> Iterator[EventArray]:
 
 
 def sorted_events(
-    stream: BinaryIO, count: int, directory: Path | None, *, run: int = RUN_EVENTS
+    stream: BinaryIO, count: int, directory: Path | None, *, run: int | None = None
 ) -> Iterator[EventArray]:
     """Read events from a stream and yield them sorted by start_cycle, in bounded memory.
 
@@ -112,8 +113,9 @@ def sorted_events(
         stream: at the first event.
         count: events to read.
         directory: for the scratch file; None: the system's.
-        run: events sorted in memory at once.
+        run: events sorted in memory at once; None: RUN_EVENTS.
     """
+    run = RUN_EVENTS if run is None else run
     if count <= run:
         events = np.empty(count, EVENT_DTYPE)
         _read_events(stream, events)

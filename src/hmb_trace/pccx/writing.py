@@ -29,7 +29,7 @@ from hmb_trace.pccx.events import (
 )
 from hmb_trace.pccx.header import EXTRA_KEY, Header
 from hmb_trace.pccx.output import Output, PayloadWriter, open_output, widest_header
-from hmb_trace.pccx.pack import (
+from hmb_trace.pccx.packing import (
     CHECKSUMS,
     ENCODINGS,
     PackOptions,
