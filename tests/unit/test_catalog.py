@@ -372,3 +372,10 @@ def test_pairing_memory_is_bounded(tmp_path: Path) -> None:
     rows = [int(row) for part in parts for row in part.singles["row"]]
     assert sorted(rows) == list(range(count))
     assert pairing.unmatched_begins == count
+
+
+def test_catalog_of_the_documentation_is_valid() -> None:
+    text = (ROOT / "docs" / "catalog.md").read_text()
+    example = text.split("```toml\n")[1].split("```")[0]
+    catalog = Catalog.parse(example.encode(), "docs/catalog.md")
+    assert catalog.events[0x102].key == "tag"

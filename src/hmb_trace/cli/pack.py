@@ -48,7 +48,13 @@ def _report(result: PackResult, output: str, quiet: bool) -> None:
     type=click.IntRange(1, 2**32 - 1),
     help="Clock of the cycle counts. Default: the catalog's, or 1000.",
 )
-@click.option("--checksum", type=click.Choice(CHECKSUMS), default="number", show_default=True)
+@click.option(
+    "--checksum",
+    type=click.Choice(CHECKSUMS),
+    default="number",
+    show_default=True,
+    help="FNV-1a-64 of the payload; the pccx-lab application reads only numbers.",
+)
 @click.option("--api-names", is_flag=True, help="bincode: the catalog's event name as api_name.")
 @click.option("--partial", is_flag=True, help="Take what comes before a damaged end.")
 @click.option("-q", "--quiet", is_flag=True, help="Warnings and errors only.")
