@@ -60,6 +60,7 @@ class Sampler:
             shown_ns: of each row, its place on the report's time axis.
             after_gap: rows that follow a gap.
         """
+        self._make_room(len(batch))
         begin, gap_rows = self._seen, set(after_gap[: AROUND_GAPS - self._gaps].tolist())
         self._gaps += len(gap_rows)
         fixed = {r for row in gap_rows for r in (row - 1, row) if r >= 0}
@@ -73,7 +74,7 @@ class Sampler:
         self._even += [begin + row for row in even]
         self._tail = [*self._tail, *(begin + row for row in tail)][-ENDS:]
         self._seen += len(batch)
-        self._thin()
+        self._forget()
 
     def rows(self) -> list[Kept]:
         """The records chosen, in order."""
@@ -88,10 +89,13 @@ class Sampler:
         rows: list[int] = rare[first].tolist()
         return rows
 
-    def _thin(self) -> None:
-        while len(self._even) > 2 * EVEN:
+    def _make_room(self, coming: int) -> None:
+        """Widen the distance until the even ones of the coming rows fit."""
+        while len(self._even) + coming // self._stride > 2 * EVEN:
             self._stride *= 2
             self._even = [i for i in self._even if i % self._stride == 0]
+
+    def _forget(self) -> None:
         wanted = self._fixed.union(self._even, self._tail)
         self._kept = {i: kept for i, kept in self._kept.items() if i in wanted}
 
