@@ -26,7 +26,7 @@ build: $(VENV)/.built $(call have,$(EXTRAS)) ## .venv with the programs in it (E
 
 $(VENV)/.created:
 	@PYTHON=$(PYTHON) scripts/check_tools.sh
-	$(PYTHON) -m venv --clear $(VENV)
+	@test -e $(VENV)/.installed || $(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml setup.py | $(VENV)/.created
