@@ -378,8 +378,10 @@ struct hmb_collector {
 int hmb_collector_run(struct hmb_collector *collector);
 /*
  * R6: go on in a new epoch at the ring's own tail, after the caller ran R1
- * again (collector->ring is fresh).  give_up != 0 (R2): at head & ~7 instead,
- * loss unknown.  Commits HMB_EV_EPOCH.  0, -EILSEQ (cursors invalid),
+ * again (collector->ring is fresh).  give_up != 0 (R2): if its cursors are
+ * invalid, at head & ~7, loss unknown.  A pass that was committed while its
+ * tail could not be stored is handed back first, not taken again.
+ * Commits HMB_EV_EPOCH.  0, -EILSEQ (cursors invalid, or head moves),
  * -ENOSPC (no room in the journal yet: try again), -HMB_STOP_REINIT
  * (re-initialised once more meanwhile) or -HMB_STOP_DEVICE.
  */

@@ -429,34 +429,70 @@ int hmb_collector_run(struct hmb_collector *c)
 
 /* ---- epochs (R2, R6) ---- */
 
+/*
+ * A store of tail that failed (HMB_STOP_DEVICE) left a pass behind that the
+ * spool has and the ring still holds: hand it back now, lest it be taken twice.
+ */
+static int hand_back_what_is_taken(struct hmb_collector *c, const struct hmb_commit *last)
+{
+	if (hmb_spool_continues(&c->spool, &c->ring, &c->options) != 2)
+		return 0;
+	return store_tail(c, last);
+}
+
+/* Where an epoch begins: at tail, or where nothing else helps, at head. 1: given up. */
+static int choose_tail(const struct hmb_collector *c, struct hmb_ring_view *view, int give_up,
+		       uint64_t *tail)
+{
+	hmb_ring_view(&c->ring, view);
+	*tail = view->tail;
+	/* Cursors that became valid after all need no giving up. */
+	if (hmb_cursors_valid(view->head, view->tail, c->ring.ring_size))
+		return 0;
+	*tail = view->head & ~(uint64_t)(HMB_RECORD_ALIGN - 1);
+	/* A head that moves meanwhile may be that of a reset; the caller comes again. */
+	return give_up && load_head(c) == view->head ? 1 : -EILSEQ;
+}
+
+static void note_epoch(struct hmb_collector *c, struct hmb_sink *sink,
+		       const struct hmb_ring_view *view, uint64_t tail, int given_up)
+{
+	uint64_t old_tail = c->state.tail;
+	struct hmb_event *event;
+
+	hmb_collect_finish(&c->state, sink);
+	if (given_up) {
+		c->state.counters.unknown_losses++;
+		event = hmb_note(&c->state, sink, HMB_EV_LOSS_UNKNOWN);
+		event->a = view->tail;
+		event->b = tail;
+	}
+	hmb_state_next_epoch(&c->state, tail);
+	event = hmb_note_with_state(&c->state, sink, HMB_EV_EPOCH);
+	event->a = tail;
+	event->b = view->head;
+	event->c = old_tail;
+}
+
 int hmb_collector_new_epoch(struct hmb_collector *c, int give_up)
 {
 	struct hmb_ring_view view;
 	struct hmb_commit last;
 	struct hmb_sink sink;
-	struct hmb_event *event;
-	uint64_t old_tail = c->state.tail, new_tail;
+	uint64_t tail;
+	int stop, given_up;
 
-	hmb_ring_view(&c->ring, &view);
-	new_tail = give_up ? view.head & ~(uint64_t)(HMB_RECORD_ALIGN - 1) : view.tail;
-	if (!give_up && !hmb_cursors_valid(view.head, view.tail, c->ring.ring_size))
-		return -EILSEQ;
 	hmb_spool_read_commit(&c->spool, &last);
+	stop = hand_back_what_is_taken(c, &last);
+	if (stop)
+		return -stop;
+	given_up = choose_tail(c, &view, give_up, &tail);
+	if (given_up < 0)
+		return given_up;
 	open_sink(c, &last, &sink);
 	if (sink.events_cap < hmb_collect_min_events())
 		return -ENOSPC;
-	hmb_collect_finish(&c->state, &sink);
-	if (give_up) {
-		c->state.counters.unknown_losses++;
-		event = hmb_note(&c->state, &sink, HMB_EV_LOSS_UNKNOWN);
-		event->a = view.tail;
-		event->b = new_tail;
-	}
-	hmb_state_next_epoch(&c->state, new_tail);
-	event = hmb_note_with_state(&c->state, &sink, HMB_EV_EPOCH);
-	event->a = new_tail;
-	event->b = view.head;
-	event->c = old_tail;
+	note_epoch(c, &sink, &view, tail, given_up);
 	/* The commit's "before" is what the header holds now, not what we left there. */
 	last.state.tail = view.tail;
 	return -commit(c, &last, &sink, view.head);

@@ -298,6 +298,53 @@ static void unaligned_head_is_waited_out(void)
 	rig_close(rig);
 }
 
+/* R2: cursors that became valid on the way to giving up lose nothing. */
+static void giving_up_too_late_loses_nothing(void)
+{
+	struct rig *rig = begin(4096, 0);
+
+	rig_emit(rig, 40);
+	rig->hdr->head = 1 << 20;
+	CHECK_EQUAL(hmb_collector_run(&rig->c), HMB_STOP_INVALID);
+	rig_publish(rig);
+	CHECK_EQUAL(hmb_collector_new_epoch(&rig->c, 1), 0);
+	CHECK_EQUAL(rig_events(rig, HMB_EV_LOSS_UNKNOWN, NULL), 0);
+	CHECK_EQUAL(hmb_collector_run(&rig->c), HMB_STOP_DRAINED);
+	rig_take(rig, &rig->c.spool);
+	rig_check_dump(rig);
+	rig_close(rig);
+}
+
+/* The device refused tail, and then is back with the ring that we took from. */
+static void device_that_comes_back_gives_nothing_twice(void)
+{
+	struct rig *rig = begin(4096, 0);
+
+	rig_emit(rig, 40);
+	rig->c.ring.advance = advance_fails;
+	CHECK_EQUAL(hmb_collector_run(&rig->c), HMB_STOP_DEVICE);
+	rig_emit(rig, 41);
+	CHECK_EQUAL((uint64_t)-hmb_collector_new_epoch(&rig->c, 0), HMB_STOP_DEVICE);
+	rig->c.ring.advance = NULL;
+	CHECK_EQUAL(hmb_collector_new_epoch(&rig->c, 0), 0);
+	CHECK_EQUAL(hmb_collector_run(&rig->c), HMB_STOP_DRAINED);
+	rig_take(rig, &rig->c.spool);
+	rig_check_dump(rig);
+	CHECK_EQUAL(rig->hdr->tail, rig->head);
+	/* Back with another ring: that one from its beginning. */
+	rig->c.ring.advance = advance_fails;
+	rig_emit(rig, 40);
+	CHECK_EQUAL(hmb_collector_run(&rig->c), HMB_STOP_DEVICE);
+	rig->c.ring.advance = NULL;
+	rig_reset_ring(rig, 0);
+	rig_emit(rig, 40);
+	CHECK_EQUAL(hmb_collector_new_epoch(&rig->c, 0), 0);
+	CHECK_EQUAL(hmb_collector_run(&rig->c), HMB_STOP_DRAINED);
+	rig_take(rig, &rig->c.spool);
+	rig_check_dump(rig);
+	rig_close(rig);
+}
+
 static void header_rewritten_is_a_new_epoch(void)
 {
 	struct rig *rig = begin(4096, 0);
@@ -417,6 +464,8 @@ int main(void)
 	once_refuses_invalid_cursors();
 	invalid_cursors_have_100_ms();
 	giving_up_begins_an_epoch();
+	giving_up_too_late_loses_nothing();
+	device_that_comes_back_gives_nothing_twice();
 	unaligned_head_is_waited_out();
 	header_rewritten_is_a_new_epoch();
 	poll_sleeps_while_a_wrap_waits();
