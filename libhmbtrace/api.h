@@ -574,6 +574,8 @@ struct hmb_render {
 	char *out;
 	uint64_t out_cap;
 	uint64_t out_len; /* bytes written by this call */
+	uint32_t trim; /* 1: no spaces before a line's end */
+	uint32_t pad;
 };
 
 /* Render whole lines until all rows are done or `out` is full; 0, or -ENOSPC if not even one fits. */

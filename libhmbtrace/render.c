@@ -445,6 +445,19 @@ static void put_line(struct writer *w, const struct hmb_render *render, uint64_t
 		put_cell(w, &program->cells[i], &row);
 }
 
+/* Take the spaces before the line feed away. */
+static void trim(struct writer *w, const char *line)
+{
+	char *end = w->at - 1;
+
+	if (w->at == line || *end != '\n')
+		return;
+	while (end > line && end[-1] == ' ')
+		end--;
+	*end = '\n';
+	w->at = end + 1;
+}
+
 int hmb_render(struct hmb_render *render)
 {
 	struct writer w = { .at = render->out, .end = render->out + render->out_cap };
@@ -458,6 +471,8 @@ int hmb_render(struct hmb_render *render)
 			w.at = line;
 			break;
 		}
+		if (render->trim)
+			trim(&w, line);
 		render->next++;
 	}
 	render->out_len = (uint64_t)(w.at - render->out);

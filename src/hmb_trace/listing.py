@@ -72,7 +72,10 @@ class Listing:
         programs = {opcode: self._program(event) for opcode, event in events.items()}
         by_hand = [o for o, cells in programs.items() if _needs_row_text(cells)]
         self.renderer = Renderer(
-            programs, self._program(None), {o: self._row_text(events[o]) for o in by_hand}
+            programs,
+            self._program(None),
+            {o: self._row_text(events[o]) for o in by_hand},
+            trim=style.format == "text",
         )
 
     def heading(self) -> bytes:

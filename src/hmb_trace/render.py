@@ -88,6 +88,7 @@ class Renderer:
         other: the program of every other opcode.
         row_text: opcode to a function that makes the text of a ROW_TEXT cell, for what
             cells cannot do.
+        trim: no spaces before a line's end.
     """
 
     def __init__(
@@ -95,7 +96,10 @@ class Renderer:
         programs: Mapping[int, Program],
         other: Program,
         row_text: Mapping[int, RowText] | None = None,
+        *,
+        trim: bool = False,
     ) -> None:
+        self._trim = trim
         self._keep: list[Any] = []
         self._row_text = row_text or {}
         self._program_of = np.zeros(_OPCODES, "u2")
@@ -153,7 +157,7 @@ class Renderer:
         buffer = byte_pointer(batch.buffer)
         job = ffi.new("struct hmb_render *")
         job.data, job.base, job.n = buffer, batch.base, len(batch)
-        job.offsets = pointer(offsets)
+        job.offsets, job.trim = pointer(offsets), self._trim
         job.times = ffi.cast("int64_t *", clock.ctypes.data)
         job.program_of, job.programs = pointer(self._program_of), self._programs
         row_text = ffi.from_buffer("char[]", text)

@@ -143,6 +143,8 @@ int main(void)
 		CHECK_EQUAL(render_all(job, cap, other), length);
 		CHECK(memcmp(first, other, length) == 0);
 	}
+	job.trim = 1;
+	CHECK(render_all(job, LINE, other) <= length);
 	free(first);
 	free(other);
 	free(data);

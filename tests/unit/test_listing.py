@@ -96,6 +96,7 @@ def test_text_line_has_time_core_seq_name_message_and_flags() -> None:
     assert text[0].split()[:4] == ["0.000000007", "cpu0", "0", "miss"]
     assert text[2].endswith("[truncated]")
     assert text[5].split()[3:] == ["0x0077", b"hello".hex(), "[flags", "0x80]"]
+    assert text[6].endswith("0x0077")  # no payload, and no spaces instead of it
     assert len(text) == 7  # control characters in payloads do not break lines
 
 
