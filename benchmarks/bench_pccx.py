@@ -51,9 +51,10 @@ name = "ns"
 type = "u64"
 offset = 8
 """
-# One conversion in a process of its own, so that its peak memory is its own.
+# One conversion in a process of its own, so that its peak memory is its own. (ru_maxrss
+# would be that of the process before exec: this one, with all its arrays.)
 CHILD = """
-import resource, sys, time
+import re, sys, time
 from pathlib import Path
 from hmb_trace import Catalog, pccx
 source, out, encoding, catalog = sys.argv[1:]
@@ -61,7 +62,7 @@ options = pccx.PackOptions(encoding, Catalog.load(catalog) if catalog else None)
 begun = time.perf_counter()
 result = pccx.pack([Path(source)], out, options)
 seconds = time.perf_counter() - begun
-rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+rss = re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]
 print(seconds, time.process_time(), result.records, rss)
 """
 

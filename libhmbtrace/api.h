@@ -640,7 +640,7 @@ struct hmb_open_table {
 int hmb_open_rehash(const struct hmb_open_table *from, struct hmb_open_table *to, uint64_t min_ref);
 
 struct hmb_rules {
-	const uint16_t *index; /* by opcode, 65536 of them: which rule */
+	const uint32_t *index; /* by opcode, 65536 of them: which rule */
 	const struct hmb_rule *rules; /* rule 0: opcodes that the catalog does not know */
 	const uint8_t *texts;
 };

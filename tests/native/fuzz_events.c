@@ -9,7 +9,7 @@
 enum { RULES = 5, TEXT = 32, SMALL_OUT = 80, SLOTS = 4096 };
 
 struct catalog {
-	uint16_t index[1 << 16];
+	uint32_t index[1 << 16];
 	struct hmb_rule rules[RULES];
 	uint8_t texts[TEXT];
 };
@@ -48,7 +48,7 @@ static void fill_catalog(struct catalog *catalog, const uint8_t seed[RULES * 4])
 	if (catalog->index[1])
 		return;
 	for (int opcode = 0; opcode < 1 << 16; opcode++)
-		catalog->index[opcode] = (uint16_t)(opcode % RULES);
+		catalog->index[opcode] = (uint32_t)(opcode % RULES);
 }
 
 static void begin(struct output *output, const struct catalog *catalog, uint32_t encoding,

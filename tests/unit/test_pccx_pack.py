@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from hmb_trace import pccx, sidecar
-from hmb_trace.catalog import Catalog
+from hmb_trace.catalog import Catalog, Event
 from hmb_trace.cli import main
 from hmb_trace.dump import DumpError
 from hmb_trace.errors import UsageError
@@ -367,6 +367,26 @@ def test_unpack_strict_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(pccx.ChecksumError):
         pccx.unpack(source, out, strict=True)
     assert list(tmp_path.iterdir()) == [source]
+
+
+def test_an_input_is_never_overwritten(dump: Path, tmp_path: Path) -> None:
+    whole, link, raw = dump.read_bytes(), tmp_path / "link.bin", tmp_path / "x.pccx"
+    link.symlink_to(dump)
+    with pytest.raises(UsageError, match="is an input too"):
+        pccx.pack([dump], link)
+    pccx.pack([dump], raw)
+    for work in (lambda: pccx.unpack(raw, raw), lambda: pccx.convert(raw, raw, "flatbuf")):
+        with pytest.raises(UsageError, match="is an input too"):
+            work()
+    assert dump.read_bytes() == whole
+
+
+def test_catalog_of_every_opcode(tmp_path: Path) -> None:
+    catalog = Catalog("all", {o: Event(o, f"e{o}", pccx="DMA_READ") for o in range(1 << 16)})
+    source, out = tmp_path / "x.bin", tmp_path / "x.pccx"
+    source.write_bytes(dump_of([(0, opcode, 0, b"") for opcode in (0, 1, 65_535)]))
+    pccx.pack([source], out, PackOptions("flatbuf", catalog))
+    assert [row[3] for row in flat(out)] == [2, 2, 2]
 
 
 def test_pack_options_are_checked() -> None:

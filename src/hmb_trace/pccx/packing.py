@@ -236,6 +236,16 @@ def _no_progress(size: int) -> None:
     pass
 
 
+def _refuse_overwriting(
+    paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]
+) -> None:
+    """A capture exists once: never put something else in its place."""
+    target = Path(output)
+    for path in map(Path, paths):
+        if target.is_file() and path.exists() and path.samefile(target):
+            raise UsageError(f"{output}: is an input too, choose another output")
+
+
 def pack(
     paths: Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str],
@@ -253,9 +263,11 @@ def pack(
 
     Raises:
         DumpError: an input is damaged (options.partial takes what comes before).
+        UsageError: the output is one of the inputs.
         HmbTraceError: an input cannot be read or the output not written.
     """
     chosen = options or PackOptions()
+    _refuse_overwriting(paths, output)
     with open_dumps([Path(path) for path in paths]) as dump, open_output(output) as target:
         return _Packer(dump, chosen, target).run(progress)
 
@@ -281,6 +293,7 @@ def unpack(
         PccxError: no .pccx, or an encoding that holds events instead of records.
         ChecksumError: strict, and the checksum does not fit.
     """
+    _refuse_overwriting([path], output)
     with container.read(path) as file, open_output(output) as target:
         encoding = file.header.payload.encoding
         if encoding in ("flatbuf", "bincode"):

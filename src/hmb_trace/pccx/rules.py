@@ -55,7 +55,7 @@ class Rules:
     ) -> None:
         events = list(catalog) if catalog else []
         self._clock_mhz = clock_mhz
-        self._index = np.zeros(1 << 16, np.uint16)
+        self._index = np.zeros(1 << 16, np.uint32)
         self._rules = ffi.new("struct hmb_rule[]", len(events) + 1)
         self._texts = bytearray()
         self._pairs: dict[str, int] = {}
@@ -68,7 +68,7 @@ class Rules:
         self.c = ffi.new(
             "struct hmb_rules *",
             {
-                "index": ffi.cast("uint16_t *", self._index.ctypes.data),
+                "index": ffi.cast("uint32_t *", self._index.ctypes.data),
                 "rules": self._rules,
                 "texts": ffi.cast("uint8_t *", self._text_memory),
             },
