@@ -39,7 +39,7 @@ $(VENV)/.have-%: pyproject.toml $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.installed $(C_FILES)
-	$(BIN)/python setup.py -q build_ext --inplace
+	PYTHONWARNINGS=ignore $(BIN)/python setup.py -q build_ext --inplace
 	@touch $@
 
 demo: build ## simulator + daemon + .pccx + report, in under two minutes
