@@ -81,7 +81,7 @@ COLLECTOR_STEPS = (
         "collector-after-commit:1",
         "collector-after-commit:4",
     ),
-    *("recover-before-tail", "recovered", "collector-after-tail:1"),
+    *("recover-before-tail", "collector-after-tail:1"),
 )
 WRITER_STEPS = (
     *("segment-named", "segment-opened", "recovered", "data-written:3", "data-committed:3"),
