@@ -125,7 +125,6 @@ class PerfettoWriter:
         self._out = out
         self._catalog = catalog
         self._axis = axis
-        self._packet = self._pb.TracePacket()
         self._buffer = bytearray()
         self._uuids = itertools.count(1)
         self._tracks: dict[tuple[str, int], _Track] = {}
@@ -148,8 +147,8 @@ class PerfettoWriter:
         self._put(packet)
 
     def _new(self) -> Any:
-        packet = self._packet
-        packet.Clear()
+        # A cleared message keeps its arena, which only grows: a new one each time.
+        packet = self._pb.TracePacket()
         packet.trusted_packet_sequence_id = _SEQUENCE
         return packet
 
