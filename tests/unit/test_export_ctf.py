@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import random
 import re
 import subprocess
 from pathlib import Path
@@ -16,7 +18,7 @@ from hmb_trace import testing
 from hmb_trace.cli import main
 from hmb_trace.dump import DumpError, open_dump, open_dumps
 from hmb_trace.errors import CannotCreateError, UsageError
-from hmb_trace.exports.ctf import export
+from hmb_trace.exports.ctf import _Opcodes, export
 from hmb_trace.sidecar import ClockPair, Device, Sidecar, sidecar_path
 from tests.conftest import require_program
 from tests.unit.exporting import CATALOG, Row, record, rows, write_set
@@ -157,3 +159,20 @@ def test_damage_and_bad_targets(tmp_path: Path, capfd: pytest.CaptureFixture[str
     assert len(babeltrace(tmp_path / "ctf")) == 93
     with pytest.raises(CannotCreateError, match="exists already"):
         export(open_dumps(paths[:1]), str(tmp_path / "ctf"))
+
+
+def test_scan_knows_the_shortest_and_longest_payload_of_every_opcode() -> None:
+    rng = random.Random(3)
+    for _ in range(100):
+        lengths = [rng.choice([0, 3, 3, 3, 7, 4063, 4064]) for _ in range(rng.randrange(1, 40))]
+        opcodes = [rng.randrange(6) for _ in lengths]
+        data = testing.dump(
+            testing.record(i, bytes(size), opcode=opcode)
+            for i, (size, opcode) in enumerate(zip(lengths, opcodes, strict=True))
+        )
+        found = _Opcodes()
+        for batch in open_dump(io.BytesIO(data)).batches():
+            found.add(batch)
+        for opcode in set(opcodes):
+            mine = [size for size, one in zip(lengths, opcodes, strict=True) if one == opcode]
+            assert (found.least[opcode], found.most[opcode]) == (min(mine), max(mine))
