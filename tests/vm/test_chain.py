@@ -63,8 +63,8 @@ class Chain:
             ]
         )
 
-    def load(self) -> None:
-        self.guest.check(f"insmod {self.module}")
+    def load(self, options: str = "") -> None:
+        self.guest.check(f"insmod {self.module} {options}")
 
     def attribute(self, name: str) -> str:
         return self.guest.check(f"cat {SYSFS}/{name}").strip()
@@ -150,7 +150,7 @@ BLOCK = ("--on-full", "block", "--payload", "0..64")
 
 def test_unit_starts_by_itself_and_a_million_records_arrive(chain: Chain, tmp_path: Path) -> None:
     firmware = chain.simulate("--count", "1000000", "--rate", "max", *BLOCK)
-    chain.load()
+    chain.load("pages_regions=1")
     chain.wait_active()
     ledger = chain.finish(firmware)
     seen = account(chain.rotate_and_take(set()), tmp_path)
@@ -166,6 +166,23 @@ def test_a_busy_ring_can_be_looked_at_but_not_drained(chain: Chain) -> None:
     code, text = chain.guest.sh(f"hmb-trace-daemon --device {NODE} --output-dir /run/x", 60)
     assert code == 69
     assert f"pid {pid}" in text
+
+
+def test_own_pages_are_a_second_instance_with_firmware_in_the_guest(
+    chain: Chain, tmp_path: Path
+) -> None:
+    unit, dumps = "hmb-trace-daemon@nvme1.service", chain.state / "nvme1"
+    chain.guest.wait(f"systemctl is-active --quiet {unit}")
+    chain.guest.check(
+        f"{BIN}/hmb-firmware-sim --device {NODE.replace('0', '1')}-fw --ring-size {RING} --quiet "
+        "--count 30000 --on-full block --ledger /mnt/exchange/inside.json",
+        90,
+    )
+    chain.guest.wait(f'[ "$(cat {SYSFS.replace("nvme0", "nvme1")}/fill)" = 0 ]')
+    chain.guest.check(f"systemctl stop {unit}")
+    ledger = json.loads((chain.state / "inside.json").read_text())
+    assert ledger["records"] == 30_000
+    assert_equals_ledger(account(sorted(dumps.glob("*.bin")), tmp_path), ledger)
 
 
 def test_kill_9_in_the_guest_loses_and_repeats_nothing(chain: Chain, tmp_path: Path) -> None:

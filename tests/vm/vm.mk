@@ -3,8 +3,8 @@
 
 .PHONY: test-vm module
 
-test-vm: build
+test-vm: build $(call have,test) ## the kernel module and the whole chain in QEMU, without KVM
 	$(BIN)/pytest -m vm --durations=5 tests/vm
 
-module:
+module: ## build nvme_hmb_trace.ko for the running kernel
 	$(MAKE) -C kmod_shim modules
