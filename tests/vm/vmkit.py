@@ -76,6 +76,7 @@ def package(name: str, *, options: tuple[str, ...] = ()) -> Path:
             run("apt-get", *options, "update")  # the lists are absent or old
             run(*download, cwd=debs)
     shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
     run("dpkg", "-x", next(debs.glob(f"{stem}_*.deb")), target)
     (target / ".done").touch()
     return target
