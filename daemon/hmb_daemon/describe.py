@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -183,18 +183,31 @@ def read_log(fd: int, size: int, base: int, end: int) -> Lists:
     return lists
 
 
-def walk_ends(fd: int, size: int, last_boundary: int) -> tuple[Walk, Walk]:
-    """The first records of a segment, and those from a known boundary near its end."""
+def walk_ends(fd: int, size: int, boundaries: Sequence[int]) -> tuple[Walk, Walk]:
+    """The first records of a segment, and its last ones.
+
+    Args:
+        boundaries: offsets where records begin, ascending (the index); the last may be the
+            end of the segment itself, or have nothing but a wrap marker behind it.
+    """
     first, last = Walk(), Walk()
     # A few markers may stand before the first record, never many.
     first.run(os.pread(fd, min(size, _HEAD_BYTES), 0))
-    offset = last_boundary
+    for begin in reversed([0, *boundaries]):
+        last = _walk_from(fd, size, begin)
+        if last.records:
+            break
+    return first, last
+
+
+def _walk_from(fd: int, size: int, offset: int) -> Walk:
+    walk = Walk()
     while offset < size:
-        done = last.run(os.pread(fd, min(size - offset, 1 << 20), offset), offset)
+        done = walk.run(os.pread(fd, min(size - offset, 1 << 20), offset), offset)
         if not done:
             break
         offset += done
-    return first, last
+    return walk
 
 
 @dataclass(frozen=True, slots=True)

@@ -495,7 +495,8 @@ class Writer(threading.Thread):
             state.name + names.REJECTS, lists, counted["rejected_records"]
         )
         with segment.path(self.suffix + names.PART).open("rb") as file:
-            first, last = describe.walk_ends(file.fileno(), state.file_offset, lists.last_offset)
+            boundaries = [entry.offset for entry in lists.index]
+            first, last = describe.walk_ends(file.fileno(), state.file_offset, boundaries)
         describe.fill_ends(side, first, last)
         return side
 

@@ -114,7 +114,8 @@ def spans_of(dump: Dump, wanted: Range) -> list[Span]:
     """The parts of a dump that can hold records of a time range, by the sidecars' sparse index.
 
     A file without an index is read whole. One index step is added on both sides: cores
-    whose clocks differ a little may have written out of order.
+    whose clocks differ a little may have written out of order, and an entry's time may be
+    that of the record before its offset or of the one there.
     """
     found = []
     for index, segment in enumerate(dump.segments):
@@ -148,7 +149,8 @@ def _ends_before(known: Sidecar, wanted: Range) -> bool:
     assert known.last_ts_ns is not None
     assert wanted.first is not None
     step = known.index[-1].ts_ns - known.index[-2].ts_ns if len(known.index) > 1 else 0
-    return known.last_ts_ns + step < wanted.first
+    latest = max(known.last_ts_ns, known.index[-1].ts_ns)
+    return latest + step < wanted.first
 
 
 # ---- from what people write ----
