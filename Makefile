@@ -71,7 +71,7 @@ fuzz: ## libFuzzer on the collector and other C that reads what it did not write
 docs: build ## man pages and the HTML documentation, into build/docs
 	$(BIN)/python scripts/build_docs.py
 
-deb: ## a Debian package of the programs, into dist/
+deb: build ## a Debian package of the programs, into dist/
 	scripts/build_deb.sh
 
 clean:

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""make docs: man pages from the programs' own help and from docs/, and docs/ as HTML."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import html
+import importlib
+import inspect
+import os
+import re
+from pathlib import Path
+
+import click
+from markdown_it import MarkdownIt
+from roff import escape, from_markdown, preformatted, title_line
+
+ROOT = Path(__file__).resolve().parents[1]
+# Which document becomes which page: (name, section, one line about it).
+PAGES = {
+    "format.md": ("hmb-trace-format", 5, "ring, record and dump formats"),
+    "catalog.md": ("hmb-trace-catalog", 5, "what firmware's opcodes mean"),
+    "durability.md": ("hmb-trace-durability", 7, "what a capture survives, and what it does not"),
+    "analysis.md": ("hmb-trace-analysis", 7, "looking at captures"),
+    "hardware.md": ("hmb-trace-hardware", 7, "capturing from a real drive"),
+}
+EXIT_STATUS = """0 fine; 1 a problem in the data; 2 usage; 65 not a valid ring, dump or .pccx;
+66 no such device or file; 69 device busy; 73 cannot create output; 74 I/O error; 76 ABI version
+too new; 77 permission; 78 bad configuration."""
+STYLE = """
+:root { color-scheme: light dark; }
+body { max-width: 54rem; margin: 2rem auto; padding: 0 1rem; font: 16px/1.6 system-ui, sans-serif; }
+pre, code { font-family: ui-monospace, monospace; font-size: .9em; }
+pre { overflow-x: auto; padding: .8rem; border: 1px solid #8886; border-radius: 6px; }
+table { border-collapse: collapse; display: block; overflow-x: auto; }
+th, td { border: 1px solid #8886; padding: .3rem .6rem; text-align: left; vertical-align: top; }
+"""
+
+
+def _date() -> str:
+    """Of the release, for reproducible pages."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    moment = datetime.datetime.now(datetime.UTC)
+    if epoch:
+        moment = datetime.datetime.fromtimestamp(int(epoch), datetime.UTC)
+    return moment.strftime("%Y-%m-%d")
+
+
+def commands() -> dict[str, tuple[click.Command, int]]:
+    """Every command of ours with its section of the manual."""
+    tools = importlib.import_module("hmb_trace.cli").hmb_trace
+    context = click.Context(tools, info_name="hmb-trace")
+    found: dict[str, tuple[click.Command, int]] = {
+        "hmb-trace": (tools, 1),
+        "hmb-trace-daemon": (importlib.import_module("hmb_daemon.cli").command, 8),
+        "hmb-firmware-sim": (
+            importlib.import_module("hmb_producer_sim.cli").hmb_firmware_sim,
+            1,
+        ),
+    }
+    for name in tools.list_commands(context):
+        command = tools.get_command(context, name)
+        assert command is not None
+        found[f"hmb-trace-{name}"] = (command, 1)
+    return found
+
+
+def command_page(name: str, command: click.Command, section: int, others: list[str]) -> str:
+    """A man page from a command's help."""
+    shown = name.replace("hmb-trace-", "hmb-trace ", 1) if section == 1 else name
+    context = click.Context(command, info_name=shown, terminal_width=78, max_content_width=78)
+    summary = command.get_short_help_str(200).rstrip(".")
+    usage = " ".join([shown, *command.collect_usage_pieces(context)])
+    out = [title_line(name, section, _date())]
+    out.append(f".SH NAME\n{escape(name)} \\- {escape(summary)}\n")
+    out.append(f".SH SYNOPSIS\n\\fB{escape(usage)}\\fR\n.SH DESCRIPTION\n")
+    out += _help_text("\n".join(filter(None, [command.help, command.epilog])))
+    out.append(".SH OPTIONS\n")
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record:
+            out.append(f".TP\n\\fB{escape(record[0])}\\fR\n{escape(record[1])}\n")
+    if isinstance(command, click.Group):
+        out.append(".SH COMMANDS\n")
+        for sub in command.list_commands(context):
+            found = command.get_command(context, sub)
+            line = found.get_short_help_str(200) if found else ""
+            out.append(f".TP\n\\fB{escape(sub)}\\fR\n{escape(line)}\n")
+    out.append(f'.SH "EXIT STATUS"\n{escape(" ".join(EXIT_STATUS.split()))}\n')
+    out.append(f'.SH "SEE ALSO"\n{escape(", ".join(o for o in others if o != name))}\n')
+    return "".join(out)
+
+
+def _help_text(text: str) -> list[str]:
+    """Paragraphs; those that click keeps as they are (\\b) stay as they are."""
+    out = []
+    for part in re.split(r"\n\s*\n", inspect.cleandoc(text)):
+        kept = part.lstrip().startswith("\b")
+        body = part.replace("\b\n", "").replace("\b", "").strip("\n")
+        out.append(preformatted(body) if kept else f".PP\n{escape(' '.join(body.split()))}\n")
+    return out
+
+
+def write_manual(target: Path) -> int:
+    """All man pages below target (man1, man5 ...); how many."""
+    found = commands()
+    others = [f"{name}({section})" for name, (_, section) in found.items() if name.count("-") < 2]
+    documents = {f: page for f, page in PAGES.items() if (ROOT / "docs" / f).exists()}
+    others += [f"{name}({section})" for name, section, _ in documents.values()]
+    pages = {
+        (name, section): command_page(name, command, section, others)
+        for name, (command, section) in found.items()
+    }
+    for file, (name, section, about) in documents.items():
+        body = from_markdown((ROOT / "docs" / file).read_text(encoding="utf-8"))
+        head = title_line(name, section, _date())
+        pages[name, section] = (
+            f"{head}.SH NAME\n{escape(name)} \\- {escape(about)}\n.SH DESCRIPTION\n{body}"
+        )
+    for (name, section), text in pages.items():
+        folder = target / f"man{section}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.{section}").write_text(text, encoding="utf-8")
+    return len(pages)
+
+
+def write_html(target: Path) -> int:
+    """README, ARCHITECTURE and docs/ as HTML; how many."""
+    target.mkdir(parents=True, exist_ok=True)
+    sources = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+    for source in sources:
+        body = MarkdownIt("commonmark").enable("table").render(source.read_text(encoding="utf-8"))
+        body = re.sub(r'href="(?:docs/)?([\w-]+)\.md', r'href="\1.html', body)
+        title = html.escape(source.stem)
+        text = (
+            '<!doctype html><html lang="en"><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{title}</title><style>{STYLE}</style><body>{body}</body></html>\n"
+        )
+        (target / f"{source.stem}.html").write_text(text, encoding="utf-8")
+    return len(sources)
+
+
+def main() -> None:
+    """Write the documentation."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--man", type=Path, help="man pages alone, below this directory")
+    asked = parser.parse_args()
+    if asked.man:
+        write_manual(asked.man)
+        return
+    out = ROOT / "build" / "docs"
+    pages, files = write_manual(out / "man"), write_html(out / "html")
+    print(f"{pages} man pages: man -M {out / 'man'} hmb-trace")
+    print(f"{files} HTML pages: {out / 'html'}")
+
+
+if __name__ == "__main__":
+    main()
