@@ -40,9 +40,8 @@ def _print_config(ctx: click.Context) -> None:
     values = {}
     for param in ctx.command.params:
         if isinstance(param, click.Option) and param.name and param.name not in _META:
-            value = _raw_value(ctx, param)
-            if not param.is_eager and value is not None:
-                values[param.name] = value
+            if not param.is_eager and ctx.params[param.name] is not None:
+                values[param.name] = _raw_value(ctx, param)
     click.echo(config.as_toml(values), nl=False)
 
 

@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 import subprocess
+import tomllib
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -396,6 +397,17 @@ def test_precedence_flag_environment_file(rig: Rig) -> None:
     assert 'label = "flag"' in shown.stdout
     assert 'rotate-size = "3MiB"' in shown.stdout
     assert 'latency = "7ms"' in shown.stdout
+
+
+def test_printed_configuration_says_the_same_again(rig: Rig) -> None:
+    """What nobody set is not in it: click has a placeholder for that, which is no file name."""
+    given = ("--label", "x", "--once", "--fsync", "seal", "--compress", "zstd:5")
+    shown = rig.programs.run("hmb-trace-daemon", *given, "--print-config").stdout
+    assert {"device", "output", "spool-size", "control"}.isdisjoint(tomllib.loads(shown))
+    file = rig.folder / "again.toml"
+    file.write_text(shown)
+    again = rig.programs.run("hmb-trace-daemon", "--config", file, "--print-config")
+    assert again.stdout == shown
 
 
 @pytest.mark.parametrize(
