@@ -10,6 +10,7 @@ lost on purpose: the account says how many, to the record.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -24,7 +25,6 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
-OUT = ROOT / "demo-out"
 BIN = Path(sys.executable).parent
 PACED = {
     "records": 3_000_000,
@@ -72,9 +72,10 @@ def run(*args: object) -> str:
 class Act:
     """A simulator and a daemon on the same ring."""
 
-    def __init__(self, name: str, plan: dict[str, Any]) -> None:
+    def __init__(self, name: str, plan: dict[str, Any], out: Path, scale: float) -> None:
         self.name, self.plan = name, plan
-        self.folder = OUT / name
+        self.records = int(plan["records"] * scale)
+        self.folder = out / name
         self.shm = f"/hmb-demo-{os.getpid()}-{name}"
         self.ledger_path = self.folder / "ledger.json"
         self.capture = self.folder / "capture"
@@ -86,7 +87,7 @@ class Act:
         fast = ["--ledger-hash", "none"] if self.plan is FAST else []
         simulator = self._start(
             "hmb-firmware-sim", "--shm", self.shm, "--ring-size", self.plan["ring"],
-            "--workload", "ftl", "--count", self.plan["records"], "--rate", self.plan["rate"],
+            "--workload", "ftl", "--count", self.records, "--rate", self.plan["rate"],
             "--on-full", self.plan["on_full"], "--freeze-at-end", "--linger", "60s",
             "--ledger", self.ledger_path, *fast,
         )  # fmt: skip
@@ -219,15 +220,21 @@ def speed(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    """All three acts; ends with 1 when a book does not balance."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=ROOT / "demo-out", help="emptied first")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of records")
+    asked = parser.parse_args()
+    out, scale = asked.output.resolve(), asked.scale
     begun = time.monotonic()
-    shutil.rmtree(OUT, ignore_errors=True)
+    shutil.rmtree(out, ignore_errors=True)
     console.rule("Act one: firmware at a steady pace")
-    paced = Act("paced", PACED)
+    paced = Act("paced", PACED, out, scale)
     paced.play()
     first = paced.account()
 
     console.rule("From the dump set to a .pccx and a report")
-    catalog, pccx, report = OUT / "ftl.toml", OUT / "demo.pccx", OUT / "report.html"
+    catalog, pccx, report = (out / name for name in ("ftl.toml", "demo.pccx", "report.html"))
     catalog.write_text(run("hmb-firmware-sim", "--print-catalog", "ftl"), encoding="utf-8")
     run("hmb-trace", "pack", paced.capture, "-o", pccx, "--catalog", catalog)
     run("hmb-trace", "verify", "--strict", pccx)
@@ -235,12 +242,12 @@ def main() -> None:
     run("hmb-trace", "report", paced.capture, "--catalog", catalog, "--title", title, "-o", report)
 
     console.rule("Act two: firmware as fast as the daemon lets it")
-    fast = Act("fast", FAST)
+    fast = Act("fast", FAST, out, scale)
     fast.play()
     second = fast.account()
 
     console.rule("Act three: a ring far too small, and firmware that waits for nobody")
-    overrun = Act("overrun", OVERRUN)
+    overrun = Act("overrun", OVERRUN, out, scale)
     overrun.play()
     third = overrun.account()
 
