@@ -142,6 +142,8 @@ def find_socket(target: str | None) -> Path:
     if _is_socket(path):
         return path
     found = _of_instance(target) or _of_ring(target) or _of_directory(path)
+    if found is None and "/" in target and not target.startswith("shm:") and not path.exists():
+        raise NoInputError(f"cannot open {target}: No such file or directory")
     if found is None:
         raise NoInputError(
             f"{target}: no daemon with a control socket works on it; start "
