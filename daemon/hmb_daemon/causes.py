@@ -32,3 +32,22 @@ class Cause(enum.IntEnum):
     def text(self) -> str:
         """As the sidecar and the log spell it."""
         return self.name.lower().replace("_", "-")
+
+
+class Note(enum.IntEnum):
+    """What the daemon itself puts among a segment's events (HMB_EV_STATE, value a)."""
+
+    RUNNING = 1
+    FROZEN = 2
+    WAITING = 3
+    DISCONNECTED = 4
+    DISK_FULL = 5
+    DISK_ERROR = 6
+    DISK_RESUMED = 7
+    FSYNC_FAILED = 8
+
+    @property
+    def text(self) -> str:
+        """The id in the sidecar."""
+        name = self.name.lower().replace("_", "-")
+        return name if self > Note.DISCONNECTED else f"state-{name}"

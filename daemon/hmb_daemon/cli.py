@@ -39,9 +39,10 @@ def _raw_value(ctx: click.Context, param: click.Parameter) -> Any:
 def _print_config(ctx: click.Context) -> None:
     values = {}
     for param in ctx.command.params:
-        if isinstance(param, click.Option) and param.name and param.name not in _META:
-            if not param.is_eager and ctx.params[param.name] is not None:
-                values[param.name] = _raw_value(ctx, param)
+        if not isinstance(param, click.Option) or not param.name or param.name in _META:
+            continue
+        if not param.is_eager and ctx.params[param.name] is not None:
+            values[param.name] = _raw_value(ctx, param)
     click.echo(config.as_toml(values), nl=False)
 
 

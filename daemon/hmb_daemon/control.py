@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hmb_daemon import capture, describe, log, orphans, output
-from hmb_daemon.causes import Cause
+from hmb_daemon.causes import Cause, Note
 from hmb_daemon.config import LOG_LEVELS, RELOADABLE, Settings
 from hmb_daemon.controlsocket import ControlSocket
 from hmb_daemon.events import counters_bytes, counters_delta
@@ -43,6 +43,13 @@ _TICK_S = 1.0
 _WAITING_TICK_S = 0.02
 _GRACE_S = 3.0  # a stop waits so long for a disk in trouble
 _COMPRESS_PATIENCE_S = 30.0
+_STUCK_S = 2.0  # after giving up, a writer that hangs in a write is left behind
+_NOTED = {
+    "running": Note.RUNNING,
+    "frozen": Note.FROZEN,
+    "waiting": Note.WAITING,
+    "disconnected": Note.DISCONNECTED,
+}
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -66,6 +73,7 @@ class Daemon:
         self._error: HmbTraceError | None = None
         self._stopping = False
         self._stop_asked_at = 0.0
+        self._gave_up_at: float | None = None
         self._started = time.monotonic()
         self._reconnector: Reconnector | None = None
         self._control: ControlSocket | None = None
@@ -188,6 +196,8 @@ class Daemon:
     def _set_state(self, state: str, **fields: Any) -> None:
         if state != self._state:
             self.log.info("state", state=state, before=self._state, **fields)
+            if self._state != "attaching" and state in _NOTED:
+                self._writer.note(_NOTED[state])
             self._state = state
 
     # -- the loop
@@ -320,6 +330,8 @@ class Daemon:
     def _give_up(self) -> None:
         self._collector.stop = 2
         self._writer.give_up.set()
+        if self._gave_up_at is None:
+            self._gave_up_at = time.monotonic()
 
     def _writer_failed(self) -> None:
         """The writer ended before it was asked to."""
@@ -481,13 +493,26 @@ class Daemon:
                 key.data()
             self._check_grace()
             self._notifier.ping()
-        self._writer.join()
-        failure = self._writer.failure
+            if self._stuck():
+                break
+        failure = self._end_of_writer()
         self._spool_done = failure is None
         if self._has_set:
             self._housekeeper.stop(_COMPRESS_PATIENCE_S)
         self._summary()
         self._judge(failure)
+
+    def _stuck(self) -> bool:
+        """Whether the writer hangs in a write that not even giving up ends."""
+        given_up = self._gave_up_at
+        return given_up is not None and time.monotonic() - given_up > _STUCK_S
+
+    def _end_of_writer(self) -> BaseException | None:
+        if self._stuck() and self._writer.is_alive():
+            self._spool.abandon()
+            return GiveUpError("the output takes no data")
+        self._writer.join()
+        return self._writer.failure
 
     def _judge(self, failure: BaseException | None) -> None:
         if failure is None or (isinstance(failure, HmbTraceError) and self._error):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from hmb_daemon import events
+from hmb_daemon.causes import Note
 from hmb_daemon.walk import MAX_RECORD, Walk
 from hmb_trace import sidecar
 from hmb_trace._core import lib
@@ -27,6 +28,14 @@ def begin_entry(segment_pos: int, epoch: int, started_ns: int) -> bytes:
     return events.HEADER.pack(
         *(events.MAGIC, lib.HMB_EV_STATE, 0, 0, epoch, segment_pos, 0, started_ns, 0, 0),
         *(0, 0, 0, 0, 0),
+    )
+
+
+def note_entry(note: Note, segment_pos: int, host_ns: int) -> bytes:
+    """A note of the daemon's own, at byte 0 of what follows `segment_pos` in the stream."""
+    return events.HEADER.pack(
+        *(events.MAGIC, lib.HMB_EV_STATE, 0, 0, 0, segment_pos, 0, host_ns, 0, 0),
+        *(int(note), 0, 0, 0, 0),
     )
 
 
@@ -138,8 +147,13 @@ class Lists:
         self._note(entry)
 
     def _state(self, entry: _Entry) -> None:
-        if entry[10]:  # 0 is begin_entry()
-            self._note(entry)
+        if not entry[10]:  # begin_entry()
+            return
+        known = {note.value: note.text for note in Note}
+        note = sidecar.Note(
+            id=known.get(entry[10], "state"), host_ns=entry[7], offset=self._offset(entry)
+        )
+        self._append(self.notes, note)
 
     def _note(self, entry: _Entry) -> None:
         names = events.VALUE_NAMES.get(entry[1], ())

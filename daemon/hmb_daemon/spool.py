@@ -134,6 +134,7 @@ class Spool:
         self.name = name
         self.fd = fd
         self._directory_fd = directory_fd
+        self._abandoned = False
         self.c = ffi.new("struct hmb_spool *")
         self._commit = ffi.new("struct hmb_commit *")
         self._writer = ffi.new("struct hmb_writer_commit *")
@@ -255,12 +256,18 @@ class Spool:
                 "move both away to start afresh"
             ) from error
 
+    def abandon(self) -> None:
+        """Leave it mapped when closed: a thread that cannot be ended may still look at it."""
+        self._abandoned = True
+
     def close(self, *, remove: bool) -> None:
         """Unmap and unlock; `remove` deletes it: everything in it is in sealed files."""
         if remove:
             for name in (self.name, self._manifest_name()):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=self._directory_fd)
+        if self._abandoned:
+            return
         lib.hmb_spool_unmap(self.c)
         os.close(self.fd)
         os.close(self._directory_fd)

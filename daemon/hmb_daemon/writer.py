@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from hmb_daemon import describe, names, sysio
-from hmb_daemon.causes import Cause
+from hmb_daemon.causes import Cause, Note
 from hmb_daemon.eventlog import EventLogger
 from hmb_daemon.events import COUNTERS, Event, counters_bytes, counters_delta, parse
 from hmb_daemon.segment import Segment, publish
@@ -139,6 +139,7 @@ class Writer(threading.Thread):
         self._make_room = make_room
         self._changed = changed
         self._requests: deque[Request] = deque()
+        self._notes: deque[tuple[Note, int]] = deque()
         self._wake = ffi.new("uint32_t *")
         self._scanned = self.state.journal_tail
         self._marks: deque[Plan] = deque()
@@ -155,6 +156,10 @@ class Writer(threading.Thread):
         self._requests.append(request)
         self._wake[0] = 1
         return request
+
+    def note(self, note: Note) -> None:
+        """Put a note among the events of the segment that is open, or of the next one."""
+        self._notes.append((note, time.time_ns()))
 
     @property
     def taken(self) -> int:
@@ -340,7 +345,7 @@ class Writer(threading.Thread):
 
     def _flush_journal(self, plan: Plan) -> None:
         state = self.state
-        if plan.journal != state.journal_tail and self.segment:
+        if self.segment and (plan.journal != state.journal_tail or self._notes):
             found = list(parse(self.spool.journal(state.journal_tail, plan.journal)))
             self._append_log(self.segment, found)
         state.journal_tail = plan.journal
@@ -351,7 +356,7 @@ class Writer(threading.Thread):
         point("journal-committed")
 
     def _append_log(self, segment: Segment, found: list[Event]) -> None:
-        log = b"".join(describe.log_entry(event) for event in found)
+        log = b"".join(describe.log_entry(event) for event in found) + self._take_notes()
         kept_out = b"".join(
             rejects.pack(event.reason, event.epoch, event.cursor, event.host_ns, event.body)
             for event in found
@@ -364,6 +369,13 @@ class Writer(threading.Thread):
             point("rejects-written")
         self.state.events_offset = segment.events_offset
         self.state.rejects_offset = segment.rejects_offset
+
+    def _take_notes(self) -> bytes:
+        entries = []
+        while self._notes:
+            note, host_ns = self._notes.popleft()
+            entries.append(describe.note_entry(note, self.taken, host_ns))
+        return b"".join(entries)
 
     def _housekeep(self) -> None:
         """What time alone makes due: the odd page, fsync."""
@@ -384,6 +396,7 @@ class Writer(threading.Thread):
                 self.segment.sync()
         except OSError as error:
             self.sync_failures += 1
+            self.note(Note.FSYNC_FAILED)
             self._log.error("fsync-failed", error=error.strerror, segment=self.state.name)
         self._last_sync = time.monotonic_ns()
 
@@ -448,6 +461,8 @@ class Writer(threading.Thread):
         assert segment is not None
         self._attempt(segment.sink.flush_odd)
         self._odd_since = 0
+        if self._notes:
+            self._append_log(segment, [])
         state.phase, state.cause = lib.HMB_PHASE_SEALING, int(cause)
         self._commit_data()
         point("seal-committed")
@@ -597,6 +612,7 @@ class Writer(threading.Thread):
             return
         self.trouble, self.trouble_since = error, time.monotonic()
         full = is_no_space(error)
+        self.note(Note.DISK_FULL if full else Note.DISK_ERROR)
         self.disk_full_episodes += full
         self._log.error(
             "disk-full" if full else "disk-error",
@@ -614,6 +630,7 @@ class Writer(threading.Thread):
             segment=self.state.name,
             after_s=round(time.monotonic() - self.trouble_since, 3),
         )
+        self.note(Note.DISK_RESUMED)
         self.trouble = None
         self._changed()
 

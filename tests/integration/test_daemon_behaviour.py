@@ -232,6 +232,24 @@ def test_closed_pipe_ends_in_order(rig: Rig) -> None:
     assert list((rig.folder / "spool").iterdir()) == []
 
 
+def test_second_signal_leaves_a_reader_that_hangs(rig: Rig) -> None:
+    """Nobody reads the pipe and nobody closes it: the first signal waits, the second does not."""
+    build(rig, size=1 << 20, records=10000)
+    command = [program("hmb-trace-daemon"), "--device", rig.ring, "--output", "-"]
+    spool = ["--spool-dir", str(rig.folder / "spool"), "--spool-size", "16MiB"]
+    with subprocess.Popen(
+        [*command, *spool], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as daemon:
+        wait_until(lambda: head_and_tail(rig)[1] > 0, "the ring to be drained")
+        daemon.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            daemon.wait(0.5)
+        daemon.send_signal(signal.SIGINT)
+        assert daemon.wait(20) == 74
+        assert daemon.stderr is not None
+        assert b"Traceback" not in daemon.stderr.read()
+
+
 def test_output_that_cannot_be_made_exits_73(rig: Rig) -> None:
     build(rig)
     (rig.folder / "out").write_text("a file where a directory should be")

@@ -99,6 +99,8 @@ def test_full_disk_pauses_and_resumes_by_itself(rig: Rig, small_disk: Path) -> N
     simulator.expect(0)
     assert logged(daemon, "disk-resumed")
     assert_equals_ledger(rig.out, rig.ledger)
+    noted = [note.id for side in sidecars(rig.out) for note in side.events]
+    assert "disk-full" in noted and "disk-resumed" in noted
 
 
 def test_full_disk_does_not_hold_a_stop_for_ever(rig: Rig, small_disk: Path) -> None:

@@ -164,6 +164,8 @@ def test_new_region_under_the_same_name_is_a_new_epoch(rig: Rig) -> None:
     sides = sidecars(rig.out)
     assert [side.epoch for side in sides] == [0, 1]
     assert [side.records for side in sides] == [one["records"], two["records"]]
+    noted = [note.id for note in sides[1].events]
+    assert "state-disconnected" in noted and "state-running" in noted
 
 
 def test_reset_while_the_daemon_is_down_r6(rig: Rig) -> None:
