@@ -244,8 +244,9 @@ enum hrtimer_restart hmb_region_tick(struct hrtimer *timer)
 	}
 	if (!wq_has_sleeper(&region->wait))
 		return HRTIMER_NORESTART;
-	hrtimer_forward_now(timer, hmb_tick_interval());
-	return HRTIMER_RESTART;
+	/* Not by HRTIMER_RESTART: a poll may have armed it again while we looked. */
+	hrtimer_start(timer, hmb_tick_interval(), HRTIMER_MODE_REL_SOFT);
+	return HRTIMER_NORESTART;
 }
 
 static __poll_t hmb_poll(struct file *file, poll_table *table)

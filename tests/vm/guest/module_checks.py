@@ -354,6 +354,32 @@ def poll_wakes_up_when_head_moves_and_arms_the_timer_only_then() -> None:
         until(lambda: not timer_armed())
 
 
+@check
+def many_pollers_at_once() -> None:
+    """Somebody arms the timer while it fires for somebody else."""
+    (PARAMETERS / "poll_interval_us").write_text("50")
+    stop = time.monotonic() + 3
+
+    def wait_again_and_again(fd: int) -> None:
+        waiter = select.poll()
+        waiter.register(fd, select.POLLIN)
+        while time.monotonic() < stop:
+            assert waiter.poll(1) == []
+
+    with mapped(FIRMWARE) as firmware:
+        format_ring(firmware)
+        observers = [os.open(PAGES, os.O_RDONLY) for _ in range(4)]
+        threads = [threading.Thread(target=wait_again_and_again, args=(fd,)) for fd in observers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for fd in observers:
+            os.close(fd)
+    (PARAMETERS / "poll_interval_us").write_text("1000")
+    until(lambda: not timer_armed())
+
+
 # ---- counters ----
 
 
