@@ -12,8 +12,12 @@ from typing import Any
 import pytest
 
 from hmb_trace import sidecar, testing
+from hmb_trace.catalog import Catalog
 from hmb_trace.cli import main
+from hmb_trace.dump import open_dump
 from hmb_trace.layout import RecordFlag
+from hmb_trace.report.gather import Gatherer
+from hmb_trace.report.latency import Latencies
 from hmb_trace.report.page import script_json
 
 
@@ -203,3 +207,83 @@ def test_report_output_that_cannot_be_made(
     assert main(["report", str(dump), "-o", str(tmp_path / "no" / "r.html")]) == 73
     assert main(["report", str(dump), "-o", str(tmp_path)]) == 73
     assert capsys.readouterr().err.count("\n") == 2
+
+
+CATALOG = """
+name = "t"
+[[event]]
+opcode = 1
+name = "nand_begin"
+kind = "begin"
+pair = "nand_end"
+key = "tag"
+[[event.field]]
+name = "tag"
+type = "u32"
+[[event]]
+opcode = 2
+name = "nand_end"
+kind = "end"
+[[event.field]]
+name = "tag"
+type = "u32"
+[[event]]
+opcode = 3
+name = "flush"
+kind = "complete"
+duration = "took"
+duration_unit = "us"
+format = "flush took {took}"
+[[event.field]]
+name = "took"
+type = "u32"
+"""
+
+
+def paired_dump(pairs: list[tuple[int, int, int]], took: list[int]) -> bytes:
+    """(tag, begin, end) of each pair; end 0: no end, begin 0: no begin."""
+    found = [(begin, 1, tag) for tag, begin, _ in pairs if begin]
+    found += [(end, 2, tag) for tag, _, end in pairs if end]
+    found += [(10_000 + i, 3, value) for i, value in enumerate(took)]
+    return testing.dump(
+        testing.record(seq, value.to_bytes(4, "little"), ts_ns=ts, opcode=opcode)
+        for seq, (ts, opcode, value) in enumerate(sorted(found))
+    )
+
+
+def test_report_latencies_against_plain_python(tmp_path: Path) -> None:
+    pairs = [(tag, 10 + tag, 10 + tag + tag * tag) for tag in range(1, 40)]
+    pairs += [(100, 7, 0), (101, 0, 8), (102, 0, 9)]
+    (tmp_path / "a.bin").write_bytes(paired_dump(pairs, [5, 7]))
+    (tmp_path / "c.toml").write_text(CATALOG)
+
+    latencies = Latencies(Catalog.load(tmp_path / "c.toml"))
+    Gatherer(open_dump(tmp_path / "a.bin"), latencies).run()
+    nand, flush = latencies.pairs()
+    spans = sorted(end - begin for _, begin, end in pairs if begin and end)
+    words = nand.words()
+    assert (nand.name, words["count"]) == ("nand", len(spans))
+    assert words["spread"][0] == spans[0]
+    assert words["spread"][-1] == spans[-1]
+    assert spans[19] <= words["spread"][2] <= spans[19] * 129 / 128 + 1
+    assert (words["unmatched_begins"], words["unmatched_ends"]) == (1, 2)
+    slow = words["slowest"]
+    assert [s.duration for s in slow] == sorted(spans, reverse=True)[:20]
+    assert (slow[0].key, slow[0].ts_ns) == ("tag=39", 49)
+    assert (flush.histogram.minimum, flush.histogram.maximum) == (5000, 7000)
+
+
+def test_report_names_and_messages_come_from_the_catalog(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(paired_dump([(1, 5, 9)], [77]))
+    (tmp_path / "c.toml").write_text(CATALOG)
+    page = report(tmp_path, tmp_path / "a.bin", "--catalog", tmp_path / "c.toml")
+    assert [(row[3], row[7]) for row in page.data["sample"]["rows"]] == [
+        ("nand_begin", "tag=1"),
+        ("nand_end", "tag=1"),
+        ("flush", "flush took 77"),
+    ]
+    assert {op["name"] for op in page.data["timeline"]["ops"]} == {
+        "nand_begin",
+        "nand_end",
+        "flush",
+    }
