@@ -104,11 +104,11 @@ def finish_leftover(leftover: Spool, options: WriterOptions, log: Any, cause: Ca
     to_stream = manifest.single == "-"
     options = replace(
         options,
-        # What a stream did not take any more becomes a segment.
+        # What a stream did not take any more goes to the stream of now, or becomes a segment.
         directory=options.directory if to_stream else Path(manifest.directory),
         prefix=manifest.prefix,
         single="" if to_stream else manifest.single,
-        pipe_fd=-1,
+        pipe_fd=options.pipe_fd if to_stream else -1,
     )
     origin = describe.Origin(
         label=manifest.prefix,
@@ -118,7 +118,7 @@ def finish_leftover(leftover: Spool, options: WriterOptions, log: Any, cause: Ca
     writer = Writer(leftover, options, origin, log)
     writer.request(Request(cause, last=True))
     # At a start nobody waits for a disk: say at once what is wrong with it.
-    writer.give_up.set()
+    writer.patience.give_up.set()
     try:
         writer.run_to_end()
     except Exception as error:
@@ -191,7 +191,7 @@ class Opener:
         return Manifest(
             device=self._ring.path,
             identity=self._ring.identity,
-            directory=str(options.directory.resolve()),
+            directory="" if options.pipe_fd >= 0 else str(options.directory.resolve()),
             prefix=options.prefix,
             ring_size=int(self._ring.c.ring_size),
             single="-" if options.pipe_fd >= 0 else options.single,

@@ -25,9 +25,10 @@ from hmb_daemon.controlsocket import ControlSocket
 from hmb_daemon.events import counters_bytes, counters_delta
 from hmb_daemon.housekeeping import Housekeeper
 from hmb_daemon.notify import Notifier
+from hmb_daemon.patience import GiveUpError
 from hmb_daemon.reconnect import Reconnector
 from hmb_daemon.status import collector_status, writer_status
-from hmb_daemon.writer import GiveUpError, Request, Writer
+from hmb_daemon.writer import Request, Writer
 from hmb_trace._core import lib
 from hmb_trace.errors import (
     HmbTraceError,
@@ -321,15 +322,15 @@ class Daemon:
 
     def _check_grace(self) -> None:
         """A disk in trouble does not hold a stop for ever: the spool keeps the records."""
-        if not self._stopping or self._writer.trouble is None:
+        if not self._stopping or self._writer.patience.trouble is None:
             return
-        since = max(self._stop_asked_at, self._writer.trouble_since)
+        since = max(self._stop_asked_at, self._writer.patience.since)
         if time.monotonic() - since >= _GRACE_S:
             self._give_up()
 
     def _give_up(self) -> None:
         self._collector.stop = 2
-        self._writer.give_up.set()
+        self._writer.patience.give_up.set()
         if self._gave_up_at is None:
             self._gave_up_at = time.monotonic()
 

@@ -198,12 +198,16 @@ def _read_exactly(fd: int, size: int, offset: int) -> bytes:
 
 
 class PipeSink:
-    """The data of a stream: records only, in order, nothing beside them."""
+    """The data of a stream: records only, in order, nothing beside them.
 
-    def __init__(self, fd: int) -> None:
+    Args:
+        offset: bytes that an earlier daemon has written to it.
+    """
+
+    def __init__(self, fd: int, offset: int) -> None:
         self.fd = fd
         self.direct = False
-        self.in_file = 0
+        self.in_file = offset
         self.hash = xxhash.xxh3_64()
         self._buffer = bytearray(BOUNCE)
         self._c = ffi.from_buffer(self._buffer)

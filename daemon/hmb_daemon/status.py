@@ -35,7 +35,7 @@ def collector_status(c: Any) -> dict[str, Any]:
 def writer_status(writer: Any, spool: Any) -> dict[str, Any]:
     """Where the writer stands."""
     state = writer.state
-    trouble = writer.trouble
+    trouble = writer.patience.trouble
     return {
         "spool": {
             "path": str(spool.path),
@@ -51,7 +51,7 @@ def writer_status(writer: Any, spool: Any) -> dict[str, Any]:
         },
         "segments_sealed": writer.sealed_count,
         "disk": trouble.strerror if trouble else "ok",
-        "disk_full_episodes": writer.disk_full_episodes,
+        "disk_full_episodes": writer.patience.full_episodes,
         "sync_failures": writer.sync_failures,
         "discarded_bytes": writer.discarded_bytes,
     }

@@ -16,15 +16,16 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from hmb_daemon import describe, names, sysio
 from hmb_daemon.causes import Cause, Note
 from hmb_daemon.eventlog import EventLogger
 from hmb_daemon.events import COUNTERS, Event, counters_bytes, counters_delta, parse
+from hmb_daemon.patience import Patience
 from hmb_daemon.segment import Segment, publish
 from hmb_daemon.sink import BOUNCE, PipeSink, Write
-from hmb_daemon.spool import Spool, counters_in, is_no_space
+from hmb_daemon.spool import Spool, counters_in
 from hmb_daemon.testhook import point
 from hmb_trace import rejects
 from hmb_trace._core import ffi, lib
@@ -35,8 +36,6 @@ _S = 10**9
 _BATCH_NS = 60 * _MS
 _ODD_NS = 100 * _MS
 _IDLE_NS = _S
-_RETRY_FIRST_S = 0.05
-_RETRY_MAX_S = 1.0
 
 FSYNC_NEVER = -2
 FSYNC_SEAL = -1
@@ -54,11 +53,6 @@ _WORTH_A_SEGMENT = frozenset(
         lib.HMB_EV_OVERRUN,
     }
 )
-_Result = TypeVar("_Result")
-
-
-class GiveUpError(Exception):
-    """The disk does not take the data and we were asked to stop: the spool keeps it."""
 
 
 @dataclass(slots=True)
@@ -125,19 +119,17 @@ class Writer(threading.Thread):
         self.origin = origin
         self.state = spool.read_writer()
         self.segment: Segment | None = None
-        self.trouble: OSError | None = None
-        self.trouble_since = 0.0
         self.failure: BaseException | None = None
-        self.give_up = threading.Event()
         self.sync_failures = 0
         self.sealed_count = 0
-        self.disk_full_episodes = 0
         self.discarded_bytes = 0
         self._log = log
         self._events = EventLogger(log)
         self._sealed = sealed
-        self._make_room = make_room
         self._changed = changed
+        self.patience = Patience(
+            log, self.note, lambda: self.options.drop_oldest and make_room(), changed
+        )
         self._requests: deque[Request] = deque()
         self._notes: deque[tuple[Note, int]] = deque()
         self._wake = ffi.new("uint32_t *")
@@ -147,7 +139,8 @@ class Writer(threading.Thread):
         self._odd_since = 0
         self._last_sync = time.monotonic_ns()
         self._opened_at = 0
-        self._pipe = PipeSink(options.pipe_fd) if options.pipe_fd >= 0 else None
+        sent = self.state.data_tail - self.state.segment_pos
+        self._pipe = PipeSink(options.pipe_fd, sent) if options.pipe_fd >= 0 else None
 
     # -- the control thread's side
 
@@ -187,7 +180,7 @@ class Writer(threading.Thread):
         """Recover what a crash left, then write until the last request.
 
         Raises:
-            GiveUpError: give_up was set while the disk took nothing.
+            GiveUpError: patience.give_up was set while the disk took nothing.
             OSError: the output is a stream and nobody reads it.
         """
         self._recover()
@@ -330,7 +323,7 @@ class Writer(threading.Thread):
             self._odd_since = time.monotonic_ns()
 
     def _flush_data(self) -> None:
-        self._attempt(self._sink.flush)
+        self.patience.attempt(self._sink.flush)
         point("data-written")
         self._commit_data()
 
@@ -362,10 +355,10 @@ class Writer(threading.Thread):
             for event in found
             if event.kind == lib.HMB_EV_REJECT
         )
-        self._attempt(lambda: segment.append_events(log))
+        self.patience.attempt(lambda: segment.append_events(log))
         point("events-written")
         if kept_out:
-            self._attempt(lambda: segment.append_rejects(kept_out))
+            self.patience.attempt(lambda: segment.append_rejects(kept_out))
             point("rejects-written")
         self.state.events_offset = segment.events_offset
         self.state.rejects_offset = segment.rejects_offset
@@ -383,7 +376,7 @@ class Writer(threading.Thread):
         if not segment:
             return
         if self._odd_since and now - self._odd_since >= _ODD_NS:
-            self._attempt(segment.sink.flush_odd)
+            self.patience.attempt(segment.sink.flush_odd)
             self._odd_since = 0
             self._commit_data()
         if 0 < self.options.fsync <= now - self._last_sync and segment.sink.dirty:
@@ -421,7 +414,7 @@ class Writer(threading.Thread):
         point("segment-named")
         segment = self._open_files()
         begin = describe.begin_entry(state.segment_pos, state.epoch, state.started_ns)
-        self._attempt(lambda: segment.append_events(begin))
+        self.patience.attempt(lambda: segment.append_events(begin))
         state.events_offset = segment.events_offset
         self._log.info("segment-open", segment=state.name)
 
@@ -439,7 +432,7 @@ class Writer(threading.Thread):
 
     def _open_files(self) -> Segment:
         state, options = self.state, self.options
-        self.segment = self._attempt(
+        self.segment = self.patience.attempt(
             lambda: Segment(
                 options.directory,
                 state.name,
@@ -459,7 +452,7 @@ class Writer(threading.Thread):
     def _seal(self, cause: Cause) -> None:
         segment, state = self.segment, self.state
         assert segment is not None
-        self._attempt(segment.sink.flush_odd)
+        self.patience.attempt(segment.sink.flush_odd)
         self._odd_since = 0
         if self._notes:
             self._append_log(segment, [])
@@ -467,9 +460,9 @@ class Writer(threading.Thread):
         self._commit_data()
         point("seal-committed")
         if self.options.fsync != FSYNC_NEVER:
-            self._attempt(segment.finish_data)
+            self.patience.attempt(segment.finish_data)
         else:
-            self._attempt(lambda: os.ftruncate(segment.sink.fd, segment.sink.in_file))
+            self.patience.attempt(lambda: os.ftruncate(segment.sink.fd, segment.sink.in_file))
         point("seal-data")
         side = self._describe(segment, cause)
         self._publish(side.encode())
@@ -481,7 +474,7 @@ class Writer(threading.Thread):
         state, directory = self.state, self.options.directory
         has_rejects = state.rejects_offset > 0
         suffix = self.suffix
-        self._attempt(
+        self.patience.attempt(
             lambda: publish(directory, state.name, side, rejects=has_rejects, suffix=suffix)
         )
 
@@ -559,11 +552,30 @@ class Writer(threading.Thread):
             self._publish(None)
             self._after_seal(None)
             return
+        if state.file_offset and _size_of(part) < state.file_offset:
+            self._give_up_segment(part)
+            return
         self._log.info("segment-resumed", segment=state.name, bytes=state.file_offset)
         self._open_files()
         point("recovered")
         if state.phase == lib.HMB_PHASE_SEALING:
             self._seal(Cause(state.cause))
+
+    def _give_up_segment(self, part: Path) -> None:
+        """Somebody took the open segment away: go on at the next record boundary."""
+        state, snapshot = self.state, self._snapshot()
+        self._scan(snapshot.journal)
+        after = (mark for mark in self._marks if mark.pos >= state.data_tail)
+        plan = next(after, snapshot)
+        self._log.error("segment-vanished", segment=part.name, bytes=plan.pos - state.segment_pos)
+        while self._marks and self._marks[0].journal < plan.journal:
+            self._marks.popleft()
+        state.data_tail = state.segment_pos = state.planned = plan.pos
+        state.journal_tail, state.epoch = plan.journal, plan.epoch
+        state.planned_counters = plan.counters
+        if not part.exists():
+            (part.parent / (state.name + names.EVENTS_PART)).unlink(missing_ok=True)
+        self._after_seal(None)
 
     # -- flight recorder
 
@@ -586,58 +598,17 @@ class Writer(threading.Thread):
         state.base_counters = state.planned_counters = cut.counters
         self.spool.commit_writer(state)
 
-    # -- trouble with the disk
-
-    def _attempt(self, action: Callable[[], _Result]) -> _Result:
-        """Do it until it works: full disks are emptied, others come back."""
-        delay = _RETRY_FIRST_S
-        while True:
-            try:
-                result = action()
-            except BrokenPipeError:
-                raise
-            except OSError as error:
-                self._note_trouble(error)
-                if is_no_space(error) and self.options.drop_oldest and self._make_room():
-                    continue
-                if self.give_up.wait(delay):
-                    raise GiveUpError(str(error)) from error
-                delay = min(delay * 2, _RETRY_MAX_S)
-            else:
-                self._note_recovery()
-                return result
-
-    def _note_trouble(self, error: OSError) -> None:
-        if self.trouble is not None:
-            return
-        self.trouble, self.trouble_since = error, time.monotonic()
-        full = is_no_space(error)
-        self.note(Note.DISK_FULL if full else Note.DISK_ERROR)
-        self.disk_full_episodes += full
-        self._log.error(
-            "disk-full" if full else "disk-error",
-            error=error.strerror,
-            segment=self.state.name,
-            action="collecting into the spool; writing goes on by itself when the disk takes data",
-        )
-        self._changed()
-
-    def _note_recovery(self) -> None:
-        if self.trouble is None:
-            return
-        self._log.warning(
-            "disk-resumed",
-            segment=self.state.name,
-            after_s=round(time.monotonic() - self.trouble_since, 3),
-        )
-        self.note(Note.DISK_RESUMED)
-        self.trouble = None
-        self._changed()
-
     def _close_files(self) -> None:
         if self.segment:
             self.segment.close()
             self.segment = None
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 assert COUNTERS.size <= 184  # fits twice into the spool's writer commit

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Programs, require, wait_until
+from tests.conftest import Programs, program, require, wait_until
 from tests.integration.daemonlib import (
     Rig,
     assert_equals_ledger,
@@ -201,6 +201,44 @@ def test_sidecar_hash_is_that_of_the_file(rig: Rig) -> None:
     simulator.expect(0)
     for path, side in zip(segments(rig.out), sidecars(rig.out), strict=True):
         assert xxhash.xxh3_64_hexdigest(path.read_bytes()) == side.xxh3
+
+
+def test_vanished_segment_does_not_stop_the_capture(rig: Rig) -> None:
+    """Somebody deletes the open segment while the daemon is down."""
+    simulator = rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "60000")
+    first = rig.daemon(env={"HMB_TRACE_TEST_KILL": "data-committed:6"})
+    assert first.wait() == -signal.SIGKILL
+    (part,) = rig.out.glob("*.bin.part")
+    part.unlink()
+    daemon = rig.daemon("--on-frozen", "exit").expect(0)
+    simulator.expect(0)
+    (lost,) = logged(daemon, "segment-vanished")
+    (side,) = sidecars(rig.out)
+    found, _ = walk(segments(rig.out))
+    assert lost["bytes"] + side.bytes == rig.ledger["bytes"]
+    assert (found.lost, found.last_record_seq) == (0, rig.ledger["last_seq"])
+    assert leftovers(rig.out) == []
+
+
+def test_stream_goes_on_where_it_was(rig: Rig) -> None:
+    """A stream has no commit of its own: killed right after one, nothing comes twice."""
+    simulator = rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "60000")
+    target = rig.folder / "stream"
+    command = [program("hmb-trace-daemon"), "--device", rig.ring, "--output", "-"]
+    options = ["--spool-dir", str(rig.folder / "spool"), "--spool-size", "16MiB"]
+    for step, code in (("data-committed:5", -signal.SIGKILL), ("", 0)):
+        with target.open("ab") as stream:
+            done = subprocess.run(
+                [*command, *options, "--on-frozen", "exit"],
+                stdout=stream,
+                env={**os.environ, "HMB_TRACE_TEST_KILL": step},
+                check=False,
+                timeout=60,
+            )
+        assert done.returncode == code
+    simulator.expect(0)
+    found, fnv = walk([target])
+    assert (found.records, f"{fnv:#018x}") == (rig.ledger["records"], rig.ledger["fnv64"])
 
 
 def test_manifest_stands_beside_the_spool(rig: Rig) -> None:
