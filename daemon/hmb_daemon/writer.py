@@ -277,15 +277,19 @@ class Writer(threading.Thread):
         return end
 
     def _size_cut(self, limit: int, end: Plan) -> Plan:
-        """The last place before the limit; a single record beyond it stays whole."""
+        """The last place before the limit; a single record beyond it stays whole.
+
+        Never before what is in the file already: after a restart with a smaller limit the
+        segment ends at the next place there is.
+        """
         state = self.state
-        inside = [mark for mark in self._marks if state.segment_pos < mark.pos <= limit]
-        if inside:
-            cut = inside[-1]
-        elif state.planned > state.segment_pos:
-            cut = Plan(state.planned, state.journal_tail, state.planned_counters, state.epoch)
-        else:
-            cut = next((mark for mark in self._marks if mark.pos > limit), end)
+        floor = max(self.taken, state.segment_pos + 1)
+        places = [mark for mark in self._marks if floor <= mark.pos <= end.pos]
+        if state.planned >= floor:
+            here = Plan(state.planned, state.journal_tail, state.planned_counters, state.epoch)
+            places.insert(0, here)
+        inside = [place for place in places if place.pos <= limit]
+        cut = inside[-1] if inside else next(iter(places), end)
         return cut._replace(cause=Cause.ROTATE_SIZE)
 
     def _interval_over(self) -> bool:

@@ -203,6 +203,20 @@ def test_sidecar_hash_is_that_of_the_file(rig: Rig) -> None:
         assert xxhash.xxh3_64_hexdigest(path.read_bytes()) == side.xxh3
 
 
+@pytest.mark.parametrize("step", ["data-committed:3", "journal-committed:2"])
+def test_smaller_limit_after_a_crash_cuts_at_records(rig: Rig, step: str) -> None:
+    """The open segment is longer than the new --rotate-size: it ends at the next boundary."""
+    simulator = rig.simulate(*LOAD, "--ring-size", "4MiB", "--count", "60000", "--keep")
+    first = rig.daemon(env={"HMB_TRACE_TEST_KILL": step})
+    assert first.wait() == -signal.SIGKILL
+    rig.daemon("--on-frozen", "exit", "--rotate-size", "128KiB").expect(0)
+    simulator.expect(0)
+    assert_equals_ledger(rig.out, rig.ledger)
+    for path, side in zip(segments(rig.out), sidecars(rig.out), strict=True):
+        alone, _ = walk([path])
+        assert (alone.records, alone.offset) == (side.records, side.counters["bytes"])
+
+
 def test_vanished_segment_does_not_stop_the_capture(rig: Rig) -> None:
     """Somebody deletes the open segment while the daemon is down."""
     simulator = rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "60000")
