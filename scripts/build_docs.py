@@ -29,6 +29,27 @@ PAGES = {
 EXIT_STATUS = """0 fine; 1 a problem in the data; 2 usage; 65 not a valid ring, dump or .pccx;
 66 no such device or file; 69 device busy; 73 cannot create output; 74 I/O error; 76 ABI version
 too new; 77 permission; 78 bad configuration."""
+CONFIG_INTRO = """
+## Files
+- /etc/hmb-trace/daemon.toml
+- /etc/hmb-trace/daemon.d/*.toml, read after it in the order of their names
+
+## Description
+TOML, one key for each option of hmb-trace-daemon(8), without the two hyphens. What is read later
+wins; `HMB_TRACE_*` in the environment wins over the files, and the command line over both.
+Sizes, times and rates are strings with units, as on the command line. Keys marked (reload) are
+taken over by a running daemon on SIGHUP.
+
+`hmb-trace-daemon --check-config` tests the files, `--print-config` prints what is in force.
+
+## Keys
+"""
+CONFIG_EXAMPLE = """output-dir = "/srv/traces"
+rotate-size = "4GiB"
+max-age = "14d"
+compress = "zstd:3"
+"""
+_NO_KEY = {"config", "check_config", "print_config", "version", "help"}
 STYLE = """
 :root { color-scheme: light dark; }
 body { max-width: 54rem; margin: 2rem auto; padding: 0 1rem; font: 16px/1.6 system-ui, sans-serif; }
@@ -93,6 +114,32 @@ def command_page(name: str, command: click.Command, section: int, others: list[s
     return "".join(out)
 
 
+def config_page(command: click.Command, reloadable: frozenset[str], others: list[str]) -> str:
+    """hmb-trace-daemon.toml(5): the keys are the daemon's own options."""
+    context = click.Context(command, info_name="hmb-trace-daemon")
+    out = [title_line("hmb-trace-daemon.toml", 5, _date())]
+    out.append(".SH NAME\nhmb\\-trace\\-daemon.toml \\- configuration of the capture daemon\n")
+    out.append(from_markdown(CONFIG_INTRO))
+    for option in command.get_params(context):
+        if isinstance(option, click.Option) and option.name and option.name not in _NO_KEY:
+            record = option.get_help_record(context)
+            key = option.name.replace("_", "-")
+            text = record[1] if record else ""
+            mark = " (reload)" if option.name in reloadable else ""
+            kind = (
+                "true or false"
+                if option.is_flag
+                else (record[0].split(" ", 1)[1] if record else "")
+            )
+            out.append(f".TP\n\\fB{escape(key)}\\fR = {escape(kind)}{mark}\n{escape(text)}\n")
+    example = (
+        'output-dir = "/srv/traces"\nrotate-size = "4GiB"\nmax-age = "14d"\ncompress = "zstd:3"'
+    )
+    out.append(f".SH EXAMPLE\n{preformatted(CONFIG_EXAMPLE)}")
+    out.append(f'.SH "SEE ALSO"\n{escape(", ".join(others))}\n')
+    return "".join(out)
+
+
 def _help_text(text: str) -> list[str]:
     """Paragraphs; those that click keeps as they are (\\b) stay as they are."""
     out = []
@@ -119,6 +166,9 @@ def write_manual(target: Path) -> int:
         pages[name, section] = (
             f"{head}.SH NAME\n{escape(name)} \\- {escape(about)}\n.SH DESCRIPTION\n{body}"
         )
+    reloadable = importlib.import_module("hmb_daemon.config").RELOADABLE
+    daemon = found["hmb-trace-daemon"][0]
+    pages["hmb-trace-daemon.toml", 5] = config_page(daemon, reloadable, others)
     for (name, section), text in pages.items():
         folder = target / f"man{section}"
         folder.mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,7 @@ READERS = {
     "view": ["{}"],
 }
 NEEDS = {"sql": "duckdb", "view": "textual"}
-OTHERS = {"ctl", "doctor", "top"}  # talk to a daemon or the system, and read no file
+OTHERS = {"completion", "ctl", "doctor", "top"}  # talk to a daemon or the system, and read no file
 EMPTY_FILE = {"catalog": 78, "unpack": 65, "view": 2}  # elsewhere an empty dump is a good dump
 FOREIGN = {"catalog": 78}
 DIRECTORY = {"repair": 2}
