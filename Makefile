@@ -35,7 +35,7 @@ $(VENV)/.installed: pyproject.toml setup.py | $(VENV)/.created
 	@touch $@
 
 $(VENV)/.have-%: pyproject.toml $(VENV)/.installed
-	$(PIP) install --no-build-isolation -e '.[$*]'
+	$(BIN)/python scripts/requirements.py $* | $(PIP) install -r /dev/stdin
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.installed $(C_FILES)

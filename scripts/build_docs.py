@@ -132,9 +132,6 @@ def config_page(command: click.Command, reloadable: frozenset[str], others: list
                 else (record[0].split(" ", 1)[1] if record else "")
             )
             out.append(f".TP\n\\fB{escape(key)}\\fR = {escape(kind)}{mark}\n{escape(text)}\n")
-    example = (
-        'output-dir = "/srv/traces"\nrotate-size = "4GiB"\nmax-age = "14d"\ncompress = "zstd:3"'
-    )
     out.append(f".SH EXAMPLE\n{preformatted(CONFIG_EXAMPLE)}")
     out.append(f'.SH "SEE ALSO"\n{escape(", ".join(others))}\n')
     return "".join(out)

@@ -58,3 +58,17 @@ def test_require_skips_at_home_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(require.__globals__, "CI", True)
     with pytest.raises(pytest.fail.Exception, match="no such thing"):
         require(False, "no such thing")
+
+
+def test_make_docs_writes_a_page_for_every_command(tmp_path: Path) -> None:
+    script = [sys.executable, "scripts/build_docs.py", "--man", str(tmp_path)]
+    subprocess.run(script, cwd=ROOT, check=True)
+    pages = {path.name for path in tmp_path.rglob("*.[1578]")}
+    assert {"hmb-trace.1", "hmb-trace-daemon.8", "hmb-firmware-sim.1"} <= pages
+    assert {"hmb-trace-daemon.toml.5", "hmb-trace-format.5", "hmb-trace-durability.7"} <= pages
+    commands = (ROOT / "src/hmb_trace/cli").glob("[a-z]*.py")
+    assert {f"hmb-trace-{path.stem}.1" for path in commands} <= pages
+    for path in tmp_path.rglob("*.[1578]"):
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith(".\\\" -*- coding: utf-8")
+        assert ".SH NAME" in text
