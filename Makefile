@@ -35,7 +35,8 @@ $(VENV)/.installed: pyproject.toml setup.py | $(VENV)/.created
 	@touch $@
 
 $(VENV)/.have-%: pyproject.toml $(VENV)/.installed
-	$(BIN)/python scripts/requirements.py $* | $(PIP) install -r /dev/stdin
+	@$(BIN)/python scripts/requirements.py $* >$@.txt
+	$(PIP) install -r $@.txt
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.installed $(C_FILES)
