@@ -315,6 +315,40 @@ def test_convert_raw_uses_the_catalog_in_the_header(dump: Path, tmp_path: Path) 
     assert flat(later) == flat(direct)
 
 
+def test_raw_to_events_p3_p7_keeps_what_the_header_says(tmp_path: Path) -> None:
+    """Keys of others, the hardware, the clock, and what the sidecars said when it was packed."""
+    payload = record(5, ts_ns=1000) + marker(6) + record(9, ts_ns=2000)
+    capture = {"device": {"serial": "S1"}, "epoch": 3, "clock": [[1, 2, 3]], "sources": ["x.bin"]}
+    theirs = {
+        "pccx_lab_version": "v9",
+        "arch": {"mac_dims": [2, 3], "isa_version": "i", "peak_tops": 2.5, "more": [1]},
+        "trace": {"cycles": 1, "cores": 1, "clock_mhz": 200, "x": None},
+        "payload": {"encoding": "raw", "byte_length": len(payload), "y": "z"},
+        "hmb_trace": {**capture, "records": 2, "lost": 1},
+        "zzz": {"a": 1},
+    }
+    raw, out = tmp_path / "raw.pccx", tmp_path / "out.pccx"
+    text = json.dumps(theirs).encode()
+    raw.write_bytes(b"PCCX\1\1\0\0" + len(text).to_bytes(8, "little") + text + payload)
+    for encoding in ("flatbuf", "bincode", "raw"):
+        assert main(["convert", str(raw), "--encoding", encoding, "-o", str(out), "-q"]) == 0
+        header = pccx.inspect(out)["header"]
+        assert (header["pccx_lab_version"], header["arch"]) == ("v9", theirs["arch"])
+        assert (header["trace"]["clock_mhz"], header["trace"]["x"]) == (200, None)
+        assert (header["payload"]["y"], header["zzz"]) == ("z", {"a": 1})
+        assert header["hmb_trace"].items() >= (capture | {"records": 2, "lost": 1}).items()
+        if encoding == "flatbuf":
+            assert [row[1] for row in flat(out)] == [200, 400]
+    pccx.convert(raw, out, "flatbuf", catalog=CATALOG)
+    assert [row[1] for row in flat(out)] == [1500, 3000]
+
+
+def test_convert_to_pccx_leaves_out_no_record_silently(dump: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.pccx"
+    assert main(["convert", str(dump), "--cpu", "0", "-o", str(out)]) == 2
+    assert not out.exists()
+
+
 def test_convert_between_event_encodings(dump: Path, tmp_path: Path) -> None:
     first, second, third = (tmp_path / f"{n}.pccx" for n in "abc")
     pccx.pack([dump], first, PackOptions("flatbuf", CATALOG))

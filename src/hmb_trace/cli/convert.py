@@ -109,6 +109,10 @@ def command(
     notes_to_stderr()
     target, output = _target(target, output)
     if target == "pccx":
+        if any(chosen.values()):
+            raise UsageError(
+                "--to pccx takes whole files; select first: hmb-trace filter ... -o part.bin"
+            )
         _to_pccx(files, output, encoding, catalog_path, quiet=quiet, partial=partial)
         return
     if encoding:
@@ -212,18 +216,22 @@ def _to_pccx(
     """.pccx to .pccx here; dumps go the way of hmb-trace pack."""
     from hmb_trace import pccx  # noqa: PLC0415 - only for .pccx
 
+    catalog = load_catalog(catalog_path, files)
     if any(name != "-" and kind_of(name) is Kind.PCCX for name in files):
         if len(files) > 1:
             raise UsageError("--to pccx takes one .pccx, or dumps")
         with progress_bar("to pccx", None, quiet=quiet) as advance:
             for line in pccx.convert(
-                Path(files[0]), Path(output), encoding or "raw", progress=advance
+                Path(files[0]),
+                output,
+                encoding or "raw",
+                catalog=catalog,
+                partial=partial,
+                progress=advance,
             ):
                 note(f"warning: {line}")
         return
-    options = pccx.PackOptions(
-        encoding=encoding or "raw", catalog=load_catalog(catalog_path, files), partial=partial
-    )
+    options = pccx.PackOptions(encoding=encoding or "raw", catalog=catalog, partial=partial)
     with progress_bar("to pccx", _size(files), quiet=quiet) as advance:
         result = pccx.pack(files, output, options, progress=advance)
     for line in result.warnings:

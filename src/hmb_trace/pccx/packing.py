@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,11 @@ from hmb_trace.catalog import Catalog
 from hmb_trace.dump import Dump, open_dumps
 from hmb_trace.errors import UsageError
 from hmb_trace.fnv import fnv1a_64
+from hmb_trace.kinds import Kind, kind_of
 from hmb_trace.layout import ABI_VERSION
 from hmb_trace.pccx import container
 from hmb_trace.pccx.container import ChecksumError
-from hmb_trace.pccx.header import EXTRA_KEY, Header, Trace
-from hmb_trace.pccx.header import Payload as PayloadHeader
+from hmb_trace.pccx.header import EXTRA_KEY, Header
 from hmb_trace.pccx.maker import EventMaker, MakerCounts
 from hmb_trace.pccx.output import Output, PayloadWriter, open_output, widest_header, write_all
 from hmb_trace.pccx.sorting import sorted_events
@@ -44,7 +45,8 @@ class PackOptions:
         encoding: raw (lossless), flatbuf (mapped viewers) or bincode (what the pccx-lab
             application displays).
         catalog: event types, durations and pairing; goes into the header.
-        clock_mhz: of the cycle counts; None: the catalog's, or 1000.
+        clock_mhz: of the cycle counts; None: the catalog's, that of the .pccx which is written
+            again, or 1000.
         checksum: number, hex or none (SPEC P1).
         partial: take what comes before a damaged end instead of refusing the dump.
         api_names: bincode: the catalog's event name as api_name.
@@ -65,12 +67,16 @@ class PackOptions:
             if value not in known:
                 raise UsageError(f"{name}: found {value!r}, expected one of {', '.join(known)}")
 
-    @property
-    def clock(self) -> int:
-        """Clock in MHz, resolved."""
+    def clock(self, base: Header | None = None) -> int:
+        """Clock in MHz, resolved. base: the header of the .pccx that is written again."""
         if self.clock_mhz is not None:
             return self.clock_mhz
+        if base and self._knows_no_more_than(base):
+            return base.trace.clock_mhz
         return self.catalog.clock_mhz if self.catalog else 1000
+
+    def _knows_no_more_than(self, base: Header) -> bool:
+        return self.catalog is None or self.catalog.to_dict() == base.hmb_trace.get("catalog")
 
 
 @dataclass
@@ -150,9 +156,12 @@ def _losses(walker: Walker, sidecars: list[sidecar.Sidecar]) -> dict[str, Any]:
 class _Packer:
     """One packing: a dump, options, an output stream."""
 
-    def __init__(self, dump: Dump, options: PackOptions, target: Output) -> None:
+    def __init__(
+        self, dump: Dump, options: PackOptions, target: Output, base: Header | None
+    ) -> None:
         self._dump = dump
         self._options = options
+        self._base = base
         self._target = target
         self._sidecars = _sidecars(dump)
         self._tally = Tally() if options.encoding == "raw" else None
@@ -165,17 +174,20 @@ class _Packer:
                 self._writer,
                 options.encoding,
                 options.catalog,
-                options.clock,
+                self._header.trace.clock_mhz,
                 api_names=options.api_names,
             )
 
     def _first_header(self) -> Header:
         origin = _origin(self._dump, self._sidecars)
+        header = deepcopy(self._base) if self._base else Header(f"hmb-trace-{__version__}")
+        # What an earlier packing knew of the capture, nobody knows any better now (P7).
+        origin.update(header.hmb_trace)
         if self._options.catalog:
             origin["catalog"] = self._options.catalog.to_dict()
-        header = Header(f"hmb-trace-{__version__}", extra={EXTRA_KEY: origin})
-        header.trace = Trace(clock_mhz=self._options.clock)
-        header.payload = PayloadHeader(self._options.encoding)
+        header.extra[EXTRA_KEY] = origin
+        header.trace.clock_mhz = self._options.clock(self._base)
+        header.payload.encoding = self._options.encoding
         return header
 
     def _patches(self) -> bool:
@@ -213,7 +225,10 @@ class _Packer:
 
     def _last_header(self, counts: MakerCounts | None) -> Header:
         extra = self._header.extra[EXTRA_KEY]
-        extra.update(_losses(self._walker, self._sidecars))
+        found = _losses(self._walker, self._sidecars)
+        if self._base and extra.get("records") == found["records"]:
+            found["lost"] = extra.get("lost", found["lost"])  # rejects were known then
+        extra.update(found)
         trace = self._header.trace
         if counts and self._maker:
             extra["events"] = counts.events
@@ -246,6 +261,14 @@ def _refuse_overwriting(
             raise UsageError(f"{output}: is an input too, choose another output")
 
 
+def _header_to_keep(paths: Sequence[Path]) -> Header | None:
+    """The header of the one .pccx that is written again, whose keys are kept (SPEC P3)."""
+    if len(paths) != 1 or kind_of(str(paths[0])) is not Kind.PCCX:
+        return None
+    with container.read(paths[0]) as file:
+        return file.header
+
+
 def pack(
     paths: Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str],
@@ -257,7 +280,8 @@ def pack(
 
     Args:
         paths: dumps, segments (.bin, .part, .bin.zst), dump-set directories, raw .pccx files,
-            or `-`; their records follow each other in the order given.
+            or `-`; their records follow each other in the order given. A .pccx alone keeps
+            what its header says of the hardware and the capture, and keys of others.
         output: the file, or `-` for standard output.
         progress: called with the number of dump bytes taken.
 
@@ -268,8 +292,9 @@ def pack(
     """
     chosen = options or PackOptions()
     _refuse_overwriting(paths, output)
-    with open_dumps([Path(path) for path in paths]) as dump, open_output(output) as target:
-        return _Packer(dump, chosen, target).run(progress)
+    inputs = [Path(path) for path in paths]
+    with open_dumps(inputs) as dump, open_output(output) as target:
+        return _Packer(dump, chosen, target, _header_to_keep(inputs)).run(progress)
 
 
 def unpack(

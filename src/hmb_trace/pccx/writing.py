@@ -304,7 +304,7 @@ def convert(
         output: the new .pccx, or `-`.
         encoding: raw, flatbuf or bincode.
         catalog: for raw inputs; None: the one in the file's header, if there is one.
-        clock_mhz: for raw inputs; None: the catalog's.
+        clock_mhz: for raw inputs; None: the catalog's, or the file's.
         checksum: number, hex or none.
         api_names: bincode from raw: the catalog's event name as api_name.
         partial: raw: take what comes before a damaged end.
