@@ -62,7 +62,7 @@ class _Command(click.Command):
 )
 @click.option(
     "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path),
     is_eager=True,
     callback=_load_config,
     help="TOML file instead of /etc/hmb-trace/daemon.toml (and its drop-ins in daemon.d/*.toml).",

@@ -7,6 +7,7 @@ The event names are stable ids; docs/durability.md and the sidecar use the same.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections import deque
 from types import ModuleType
@@ -54,8 +55,9 @@ def set_up(log_format: str, level: str) -> Any:
         level: "debug", "info", "warning" or "error".
     """
     console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
+    colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     renderer: Any = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)
+        structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=24)
         if console
         else structlog.processors.JSONRenderer()
     )

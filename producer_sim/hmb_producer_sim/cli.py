@@ -27,6 +27,7 @@ from hmb_producer_sim.workload import Workload
 from hmb_trace import __version__
 from hmb_trace.commandline import DURATION, RATE, SIZE, run
 from hmb_trace.errors import InvalidDataError, UsageError, from_os_error
+from hmb_trace.kinds import RECORD_MAGIC_BYTES, describe_magic
 from hmb_trace.layout import RECORD_MAX_PAYLOAD
 from hmb_trace.units import format_size, parse_rate
 
@@ -187,9 +188,18 @@ def _replayed(path: Path | None) -> Iterator[memoryview | None]:
             if path.suffix == ".zst":
                 import zstandard  # noqa: PLC0415 - only for compressed dumps
 
-                yield memoryview(zstandard.ZstdDecompressor().stream_reader(dump).read())
+                try:
+                    data = zstandard.ZstdDecompressor().stream_reader(dump).read()
+                except zstandard.ZstdError as error:
+                    raise InvalidDataError(f"{path}: no zstd frame: {error}") from error
+                yield memoryview(data)
                 return
-            if not path.stat().st_size:
+            head = dump.read(4)
+            if head and head != RECORD_MAGIC_BYTES:
+                raise InvalidDataError(
+                    f"{path}: found {describe_magic(head)}, expected a dump ('RECT')"
+                )
+            if not head:
                 raise InvalidDataError(f"{path}: found an empty dump, expected records to replay")
             with mmap.mmap(dump.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                 view = memoryview(mapped)

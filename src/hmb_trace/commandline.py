@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import signal
 import sys
@@ -37,6 +38,20 @@ DURATION = _Parsed("time", units.parse_duration)  # nanoseconds
 RATE = _Parsed("rate", units.parse_rate)  # events per second, None for "max"
 
 
+class SuggestingGroup(click.Group):
+    """A group that names the nearest subcommand when somebody mistypes one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in known:
+            near = difflib.get_close_matches(args[0], known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
+            raise click.UsageError(f"no such command {args[0]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
 def fail(program: str, message: str) -> None:
     """One line on stderr, whatever the message holds."""
     print(f"{program}: {' '.join(message.split())}", file=sys.stderr)
@@ -47,8 +62,12 @@ def run(command: click.Command, program: str, args: Sequence[str] | None = None)
 
     The codes are those of hmb_trace.errors; 130 on Ctrl-C, 141 on a closed pipe.
     """
+    settings: dict[str, Any] = {"color": False} if "NO_COLOR" in os.environ else {}
+    asked = os.environ.get(complete_variable(program))
+    if asked:
+        return complete(command, program, asked)
     try:
-        result = command.main(args=args, prog_name=program, standalone_mode=False)
+        result = command.main(args=args, prog_name=program, standalone_mode=False, **settings)
         sys.stdout.flush()
     except HmbTraceError as error:
         fail(program, str(error))
@@ -56,7 +75,9 @@ def run(command: click.Command, program: str, args: Sequence[str] | None = None)
     except click.exceptions.Exit as done:
         return int(done.exit_code)
     except click.ClickException as error:
-        fail(program, f"{error.format_message()} (see {program} --help)")
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context else program
+        fail(program, f"{error.format_message()} (see {path} --help)")
         return int(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         fail(program, "interrupted")
@@ -71,3 +92,30 @@ def run(command: click.Command, program: str, args: Sequence[str] | None = None)
         fail(program, str(mapped))
         return mapped.exit_code
     return result if isinstance(result, int) else EXIT_OK
+
+
+# ---- completion in shells
+
+
+def complete_variable(program: str) -> str:
+    """The environment variable by which a shell's completion asks the program."""
+    return f"_{program.replace('-', '_')}_COMPLETE".upper()
+
+
+def complete(command: click.Command, program: str, asked: str) -> int:
+    """Answer a shell. Where we know no word that fits it offers files: most arguments are some."""
+    from click import shell_completion as shells  # noqa: PLC0415 - only when a shell asks
+
+    for base in (shells.BashComplete, shells.ZshComplete, shells.FishComplete):
+        shells.add_completion_class(type(base.__name__, (_OrFiles, base), {}))
+    return shells.shell_complete(command, {}, program, complete_variable(program), asked)
+
+
+class _OrFiles:
+    def get_completions(self, args: list[str], incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - as above
+
+        found: list[Any] = super().get_completions(args, incomplete)  # type: ignore[misc] # a mixin
+        if found or incomplete.startswith("-"):
+            return found
+        return [CompletionItem(incomplete, type="file")]

@@ -8,7 +8,6 @@ when it is called, so that a heavy library costs only those who use it.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 import sys
@@ -17,10 +16,10 @@ from collections.abc import Sequence
 import click
 
 from hmb_trace import __version__
-from hmb_trace.commandline import run
+from hmb_trace.commandline import SuggestingGroup, run
 
 
-class _LazyGroup(click.Group):
+class _LazyGroup(SuggestingGroup):
     """Finds subcommands in this package by name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -33,21 +32,19 @@ class _LazyGroup(click.Group):
         command: click.Command = module.command
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        known = self.list_commands(ctx)
-        if args and not args[0].startswith("-") and args[0] not in known:
-            near = difflib.get_close_matches(args[0], known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
-            raise click.UsageError(f"no such command {args[0]!r}; {hint}")
-        return super().resolve_command(ctx, args)
-
 
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="hmb-trace")
 def hmb_trace() -> None:
-    """Look at, check and convert SSD firmware traces captured from an NVMe Host Memory Buffer."""
+    """Look at, check and convert SSD firmware traces captured from an NVMe Host Memory Buffer.
+
+    \b
+    Examples:
+      hmb-trace info capture/
+      hmb-trace decode capture/ --catalog ftl.toml | less
+      hmb-trace top
+      eval "$(hmb-trace completion bash)"
+    """
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -11,6 +11,7 @@ import click
 
 from hmb_trace import catalog_import
 from hmb_trace.catalog import Catalog, CatalogError
+from hmb_trace.commandline import SuggestingGroup
 from hmb_trace.dump import open_dump
 from hmb_trace.errors import from_os_error
 from hmb_trace.pccx.output import atomic_output
@@ -18,7 +19,7 @@ from hmb_trace.pccx.output import atomic_output
 _OUTPUT = click.option("-o", "--output", metavar="FILE", help="Default: standard output.")
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def command() -> None:
     """Give meaning to opcodes: names, payload fields, begin/end pairs, .pccx event types.
 
