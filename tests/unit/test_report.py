@@ -17,7 +17,6 @@ from hmb_trace.cli import main
 from hmb_trace.dump import open_dump
 from hmb_trace.layout import RecordFlag
 from hmb_trace.report.gather import Gatherer
-from hmb_trace.report.latency import Latencies
 from hmb_trace.report.page import script_json
 
 
@@ -257,9 +256,8 @@ def test_report_latencies_against_plain_python(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(paired_dump(pairs, [5, 7]))
     (tmp_path / "c.toml").write_text(CATALOG)
 
-    latencies = Latencies(Catalog.load(tmp_path / "c.toml"))
-    Gatherer(open_dump(tmp_path / "a.bin"), latencies).run()
-    nand, flush = latencies.pairs()
+    catalog = Catalog.load(tmp_path / "c.toml")
+    nand, flush = Gatherer(open_dump(tmp_path / "a.bin"), catalog).run().latencies.pairs()
     spans = sorted(end - begin for _, begin, end in pairs if begin and end)
     words = nand.words()
     assert (nand.name, words["count"]) == ("nand", len(spans))
@@ -287,3 +285,23 @@ def test_report_names_and_messages_come_from_the_catalog(tmp_path: Path) -> None
         "nand_end",
         "flush",
     }
+
+
+def test_report_counters_over_time(tmp_path: Path) -> None:
+    values = [3, 5, 0, 250]
+    (tmp_path / "a.bin").write_bytes(
+        testing.dump(
+            testing.record(i, bytes([value]), ts_ns=i * 1000, opcode=9)
+            for i, value in enumerate(values)
+        )
+        + testing.record(4, b"", ts_ns=4000, opcode=9)  # too short to hold the value
+    )
+    (tmp_path / "c.toml").write_text(
+        'name = "t"\n[[event]]\nopcode = 9\nname = "depth"\nkind = "counter"\nvalue = "n"\n'
+        '[[event.field]]\nname = "n"\ntype = "u8"\nunit = "commands"\n'
+    )
+    page = report(tmp_path, tmp_path / "a.bin", "--catalog", tmp_path / "c.toml")
+    (counter,) = page.data["counters"]
+    assert (counter["name"], counter["unit"]) == ("depth", "commands")
+    assert counter["mean"] == [3, 5, 0, 250, None]
+    assert "4 values from 0 commands to 250 commands, 64.5 commands on average." in page.text

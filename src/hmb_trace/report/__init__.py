@@ -8,7 +8,6 @@ import os
 from hmb_trace.catalog import Catalog
 from hmb_trace.dump import Dump
 from hmb_trace.report.gather import Gatherer
-from hmb_trace.report.latency import Latencies
 from hmb_trace.report.names import Names
 from hmb_trace.report.page import render
 
@@ -28,5 +27,5 @@ def build(dump: Dump, *, title: str, catalog: str | os.PathLike[str] | None = No
             truncated or damaged gives a page that says so.
     """
     meaning = Catalog.load(catalog) if catalog is not None else None
-    found = Gatherer(dump, Latencies(meaning)).run()
+    found = Gatherer(dump, meaning).run()
     return render(found, Names(meaning), title)

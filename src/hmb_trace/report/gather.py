@@ -12,10 +12,12 @@ import numpy.typing as npt
 
 from hmb_trace import sidecar as sidecars
 from hmb_trace.batch import RecordBatch
+from hmb_trace.catalog import Catalog
 from hmb_trace.dump import Dump
 from hmb_trace.errors import HmbTraceError
 from hmb_trace.knowledge import known_losses
 from hmb_trace.layout import RECORD_HDR_SIZE
+from hmb_trace.report.counters import Counters
 from hmb_trace.report.latency import Latencies
 from hmb_trace.report.loghist import LogHistogram
 from hmb_trace.report.sample import Sampler
@@ -84,6 +86,7 @@ class Findings:
     walker: Walker
     grid: TimeGrid
     latencies: Latencies
+    counters: Counters
     files: list[FileFacts] = field(default_factory=list)
     gaps: list[GapFacts] = field(default_factory=list)  # a heap of the largest
     alerts: list[str] = field(default_factory=list)
@@ -131,10 +134,10 @@ class Findings:
 class Gatherer:
     """Runs the pass. Bounded memory, whatever the size of the dump."""
 
-    def __init__(self, dump: Dump, latencies: Latencies, *, slots: int = 1024) -> None:
+    def __init__(self, dump: Dump, catalog: Catalog | None = None, *, slots: int = 1024) -> None:
         self.dump = dump
         walker = Walker(keep_breaks=True)
-        self.found = Findings(walker, TimeGrid(slots), latencies)
+        self.found = Findings(walker, TimeGrid(slots), Latencies(catalog), Counters(catalog))
         self._gap_number = itertools.count(1)
         self._file = -1
         self._shift = 0  # added to the clock of an epoch so that epochs follow each other
@@ -222,6 +225,7 @@ class Gatherer:
         found.grid.add("records", slot)
         found.grid.add("bytes", slot, weight=size)
         found.grid.add("opcode", slot, found.opcodes.of(batch.opcode))
+        found.counters.add(batch, slot, found.grid)
         found.grid.add("cpu", slot, found.cpus.of(batch.cpu))
         found.opcode_records += np.bincount(batch.opcode, minlength=65536)
         found.opcode_payload += np.bincount(batch.opcode, batch.payload_len, 65536).astype(np.int64)

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from hmb_trace import __version__
 from hmb_trace.layout import RecordFlag
+from hmb_trace.report.counters import Counter
 from hmb_trace.report.gather import FileFacts, Findings, GapFacts
 from hmb_trace.report.loghist import LogHistogram
 from hmb_trace.report.names import Names
@@ -107,6 +108,7 @@ class _Page:
             "timeline": self._timeline(),
             "histograms": {k: h for k, h in histograms.items() if h["buckets"]},
             "heats": heats,
+            "counters": [counter.drawn(self.found.grid) for counter in self.found.counters.seen()],
             "sample": {"rows": [self._row(kept) for kept in self.found.sampler.rows()]},
         }
 
@@ -192,6 +194,7 @@ class _Page:
             "tiles": self._tiles(),
             "timeline": self._timeline_words(data["timeline"]),
             "pairs": [pair.words() for pair in self.found.latencies.pairs()],
+            "counters": [_counter_words(counter) for counter in self.found.counters.seen()],
             "catalog": self.names.catalogued,
             "opcodes": {
                 "rows": opcodes,
@@ -202,7 +205,7 @@ class _Page:
             "distributions": self._distributions(data["histograms"]),
             "gaps": {"rows": self._gaps(), "total": self.found.gaps_total},
             "episodes": [e for f in self.found.files for e in _episodes(f)][:200],
-            "counters": self._counters(),
+            "collected": self._counters(),
             "facts": self._facts(),
             "files": {
                 "rows": [_file_row(f) for f in self.found.files[:FILES_LISTED]],
@@ -402,6 +405,16 @@ def _tile(
     return {
         "key": key, "label": label, "value": value, "small": small, "kind": kind, "raw": raw
     }  # fmt: skip
+
+
+def _counter_words(counter: Counter) -> dict[str, str]:
+    unit = f" {counter.field.unit}" if counter.field.unit else ""
+    low, mean, high = (
+        f"{value:,.6g}{unit}"
+        for value in (counter.minimum, counter.total / counter.count, counter.maximum)
+    )
+    words = f"{grouped(counter.count)} values from {low} to {high}, {mean} on average."
+    return {"name": counter.name, "summary": words}
 
 
 def _episodes(file: FileFacts) -> list[dict[str, Any]]:

@@ -337,6 +337,51 @@
 		window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 	}
 
+	// ---- counters: the mean over time ----
+	function counter(box) {
+		const c = data.counters[Number(box.dataset.counter)];
+		const hint = tip(box);
+		const known = c.mean.filter((v) => v !== null);
+		const low = Math.min(0, ...known), high = Math.max(...known, low + 1e-9);
+		const left = 52, right = 8, top = 10, bottom = 24, height = 150, base = height - bottom;
+		const y = (v) => base - ((v - low) / ((high - low) * 1.05)) * (base - top);
+		let mark = null;
+		function draw() {
+			const width = box.clientWidth, inner = width - left - right;
+			const x = (i) => left + ((i + 0.5) / c.mean.length) * inner;
+			box.querySelector("svg")?.remove();
+			const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, "aria-hidden": "true" });
+			box.prepend(root);
+			for (const v of ticks(low, high * 1.05, 3)) {
+				svg("line", { class: "grid", x1: left, x2: width - right, y1: y(v), y2: y(v) }, root);
+				svg("text", { x: left - 6, y: y(v) + 4, "text-anchor": "end" }, root, short(v).trim());
+			}
+			const span = c.mean.length * c.width_ns;
+			for (const v of ticks(0, span, Math.max(2, Math.floor(inner / 110))))
+				if (v < span * 0.98) svg("text", { x: left + (v / span) * inner, y: base + 16, "text-anchor": "middle" }, root, `+${time(v)}`);
+			let path = "", pen = false;
+			c.mean.forEach((v, i) => {
+				if (v !== null) path += `${pen ? "L" : "M"}${x(i).toFixed(1)},${y(v).toFixed(1)}`;
+				pen = v !== null || pen;
+			});
+			svg("path", { d: path, style: `fill:none;stroke:${colour(0)};stroke-width:1.6` }, root);
+			svg("line", { class: "axis", x1: left, x2: width - right, y1: base, y2: base }, root);
+			mark = svg("circle", { r: 3.5, style: `fill:${colour(0)}`, visibility: "hidden" }, root);
+		}
+		box.addEventListener("pointermove", (event) => {
+			const area = box.getBoundingClientRect();
+			const i = Math.floor(((event.clientX - area.left - left) / (area.width - left - right)) * c.mean.length);
+			const v = c.mean[i];
+			if (v === null || v === undefined) return hint.hide();
+			mark.setAttribute("cx", left + ((i + 0.5) / c.mean.length) * (area.width - left - right));
+			mark.setAttribute("cy", y(v));
+			mark.setAttribute("visibility", "visible");
+			hint.show(event.clientX - area.left, 0, [[`+${time(i * c.width_ns)}`, `${number.format(v)} ${c.unit}`.trim()]]);
+		});
+		box.addEventListener("pointerleave", () => { hint.hide(); mark.setAttribute("visibility", "hidden"); });
+		onResize(box, draw);
+	}
+
 	// ---- tables: sort by a click on the head ----
 	function sortable(table) {
 		const body = table.tBodies[0];
@@ -429,6 +474,7 @@
 	if (chart && data.timeline) timeline(chart);
 	document.querySelectorAll("[data-histogram]").forEach(histogram);
 	document.querySelectorAll("[data-heat]").forEach(heat);
+	document.querySelectorAll("[data-counter]").forEach(counter);
 	document.querySelectorAll("table.sortable").forEach(sortable);
 	const table = document.getElementById("records-table");
 	if (table) records(table);
