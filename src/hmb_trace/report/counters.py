@@ -58,9 +58,7 @@ class Counter:
             "name": self.name,
             "unit": self.field.unit,
             "width_ns": grid.width_ns * grid.merge_factor(SLOTS),
-            "mean": [
-                round(m, 4) if n else None for m, n in zip(mean.tolist(), counts, strict=True)
-            ],
+            "mean": [m if n else None for m, n in zip(mean, counts, strict=True)],
         }
 
 
