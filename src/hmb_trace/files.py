@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 import tempfile
@@ -23,8 +24,8 @@ def output_file(path: str | None, *, inputs: tuple[str, ...] = ()) -> Iterator[B
         CannotCreateError: it cannot be made.
     """
     if path is None or path == "-":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        with binary_stdout() as out:
+            yield out
         return
     target = Path(path)
     _refuse_inputs(target, inputs)
@@ -32,6 +33,22 @@ def output_file(path: str | None, *, inputs: tuple[str, ...] = ()) -> Iterator[B
         yield from _atomic(target)
     else:
         yield from _special(target)
+
+
+@contextlib.contextmanager
+def binary_stdout() -> Iterator[BinaryIO]:
+    """Standard output for bytes, flushed at the end.
+
+    Under PYTHONUNBUFFERED Python hands out the bare file, whose write() may take a part and say
+    so only in its result: no file for people who write records.
+    """
+    out = sys.stdout.buffer
+    if isinstance(out, io.RawIOBase):
+        with open(out.fileno(), "wb", closefd=False) as buffered:
+            yield buffered
+        return
+    yield out
+    out.flush()
 
 
 def _refuse_inputs(target: Path, inputs: tuple[str, ...]) -> None:

@@ -347,6 +347,7 @@ def test_a_reader_that_leaves_ends_it_quietly(words: list[str], big: Path) -> No
         [program("hmb-trace"), words[0], str(big), *words[1:]],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},  # where Python's own stdout writes in part
     ) as running:
         assert running.stdout is not None
         assert running.stderr is not None

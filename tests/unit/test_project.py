@@ -70,5 +70,5 @@ def test_make_docs_writes_a_page_for_every_command(tmp_path: Path) -> None:
     assert {f"hmb-trace-{path.stem}.1" for path in commands} <= pages
     for path in tmp_path.rglob("*.[1578]"):
         text = path.read_text(encoding="utf-8")
-        assert text.startswith(".\\\" -*- coding: utf-8")
+        assert text.startswith('.\\" -*- coding: utf-8')
         assert ".SH NAME" in text

@@ -13,7 +13,6 @@ import io
 import os
 import secrets
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from copy import deepcopy
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hmb_trace.errors import CannotCreateError, from_os_error
+from hmb_trace.files import binary_stdout
 from hmb_trace.fnv import BytesLike, as_bytes, fnv1a_64
 from hmb_trace.pccx.behind import WriteBehind
 from hmb_trace.pccx.container import MAGIC, MAJOR, MINOR, PREFIX, WINDOW
@@ -116,8 +116,8 @@ def open_output(path: str | os.PathLike[str]) -> Iterator[Output]:
 
 def _copy_to_pipe(stream: BinaryIO, path: str | os.PathLike[str]) -> None:
     if os.fspath(path) == "-":
-        shutil.copyfileobj(stream, sys.stdout.buffer, WINDOW)
-        sys.stdout.buffer.flush()
+        with binary_stdout() as out:
+            shutil.copyfileobj(stream, out, WINDOW)
         return
     try:
         with Path(path).open("wb") as pipe:
