@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 import pytest
-from conftest import Programs, require_module
 
 from hmb_trace import cli
+from tests.conftest import Programs, require_module
 
 # How each command that reads a file is called; {} is the file, {out} one that does not exist.
 READERS = {
