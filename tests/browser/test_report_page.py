@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from browser.chromium import Chromium
-from conftest import require
 
 from hmb_trace import testing
 from hmb_trace.cli import main
+from tests.conftest import require
 
 pytestmark = pytest.mark.browser
 EVIL = '<script>document.title="owned"</script>'

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import ROOT
+from tests.conftest import ROOT
 
 
 def test_demo_balances_its_books_and_leaves_its_files(tmp_path: Path) -> None:

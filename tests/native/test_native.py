@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, require
+
+from tests.conftest import ROOT, require
 
 HERE = Path(__file__).parent
 OUT = ROOT / "build" / "native"

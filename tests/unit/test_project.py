@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, require
+
+from tests.conftest import ROOT, require
 
 
 def check_tools(**env: str) -> subprocess.CompletedProcess[str]:

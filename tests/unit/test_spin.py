@@ -11,7 +11,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, require_program
+
+from tests.conftest import ROOT, require_program
 
 Bounds = tuple[int, int, int]  # records, crashes, resets
 
