@@ -22,13 +22,15 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
     "format.md": ("hmb-trace-format", 5, "ring, record and dump formats"),
     "catalog.md": ("hmb-trace-catalog", 5, "what firmware's opcodes mean"),
+    "concepts.md": ("hmb-trace-concepts", 7, "the words, from the ring to the report"),
     "durability.md": ("hmb-trace-durability", 7, "what a capture survives, and what it does not"),
     "analysis.md": ("hmb-trace-analysis", 7, "looking at captures"),
     "hardware.md": ("hmb-trace-hardware", 7, "capturing from a real drive"),
 }
 EXIT_STATUS = """0 fine; 1 a problem in the data; 2 usage; 65 not a valid ring, dump or .pccx;
 66 no such device or file; 69 device busy; 73 cannot create output; 74 I/O error; 76 ABI version
-too new; 77 permission; 78 bad configuration."""
+too new; 77 permission; 78 bad configuration; 130 ended by Ctrl-C; 141 the reader of the output
+went away."""
 CONFIG_INTRO = """
 ## Files
 - /etc/hmb-trace/daemon.toml
@@ -98,20 +100,39 @@ def command_page(name: str, command: click.Command, section: int, others: list[s
     out.append(f".SH NAME\n{escape(name)} \\- {escape(summary)}\n")
     out.append(f".SH SYNOPSIS\n\\fB{escape(usage)}\\fR\n.SH DESCRIPTION\n")
     out += _help_text("\n".join(filter(None, [command.help, command.epilog])))
-    out.append(".SH OPTIONS\n")
-    for parameter in command.get_params(context):
-        record = parameter.get_help_record(context)
-        if record:
-            out.append(f".TP\n\\fB{escape(record[0])}\\fR\n{escape(record[1])}\n")
+    out.append(f".SH OPTIONS\n{_options(command, context)}")
     if isinstance(command, click.Group):
         out.append(".SH COMMANDS\n")
-        for sub in command.list_commands(context):
-            found = command.get_command(context, sub)
-            line = found.get_short_help_str(200) if found else ""
-            out.append(f".TP\n\\fB{escape(sub)}\\fR\n{escape(line)}\n")
+        out += _subcommands(command, context, whole=name != "hmb-trace")
+    more = ROOT / "docs" / "man" / f"{name}.md"
+    if more.exists():
+        out.append(from_markdown(more.read_text(encoding="utf-8")))
     out.append(f'.SH "EXIT STATUS"\n{escape(" ".join(EXIT_STATUS.split()))}\n')
     out.append(f'.SH "SEE ALSO"\n{escape(", ".join(o for o in others if o != name))}\n')
     return "".join(out)
+
+
+def _options(command: click.Command, context: click.Context) -> str:
+    records = [parameter.get_help_record(context) for parameter in command.get_params(context)]
+    return "".join(f".TP\n\\fB{escape(r[0])}\\fR\n{escape(r[1])}\n" for r in records if r)
+
+
+def _subcommands(group: click.Group, context: click.Context, *, whole: bool) -> list[str]:
+    """One line for each, or all that its help says where it has no page of its own."""
+    out = []
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if not whole:
+            line = command.get_short_help_str(200)
+            out.append(f".TP\n\\fB{escape(name)}\\fR\n{escape(line)}\n")
+            continue
+        below = click.Context(command, info_name=name, parent=context)
+        usage = " ".join([below.command_path, *command.collect_usage_pieces(below)])
+        out.append(f'.SS "{escape(usage)}"\n')
+        out += _help_text(command.help or "")
+        out.append(_options(command, below))
+    return out
 
 
 def config_page(command: click.Command, reloadable: frozenset[str], others: list[str]) -> str:
