@@ -6,12 +6,15 @@ The event names are stable ids; docs/durability.md and the sidecar use the same.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import select
 import sys
+import threading
 from collections import deque
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 
 def _import_structlog() -> ModuleType:
@@ -47,6 +50,59 @@ def _remember(logger: Any, method: str, entry: dict[str, Any]) -> dict[str, Any]
     return entry
 
 
+class Lines:
+    """A log file that may fail or stall: the capture goes on, and the lines lost are counted.
+
+    Whoever reads stderr may leave, stop reading or have a full disk. Threads that move records
+    must neither end nor wait because of that.
+    """
+
+    _PATIENCE_MS = 100
+
+    def __init__(self, file: TextIO | None) -> None:
+        self._file = file
+        self._fd = -1
+        self._lock = threading.Lock()
+        self._lost = 0
+        self.lost_total = 0
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            self._fd = file.fileno() if file else -1
+
+    def write(self, text: str) -> None:
+        """One line, or none of it."""
+        with self._lock:
+            try:
+                if self._lost:
+                    self._put(f"hmb-trace-daemon: {self._lost} log lines could not be written\n")
+                    self._lost = 0
+                self._put(text)
+            except (OSError, ValueError):  # ValueError: closed
+                self._lost += 1
+                self.lost_total += 1
+
+    def _put(self, text: str) -> None:
+        if self._fd < 0:
+            if self._file is not None:
+                self._file.write(text)
+            return
+        data = text.encode(errors="backslashreplace")
+        while data:
+            data = data[self._write_some(data) :]
+
+    def _write_some(self, data: bytes) -> int:
+        """A pipe that is ready takes at least PIPE_BUF bytes without waiting."""
+        ready = select.poll()
+        ready.register(self._fd, select.POLLOUT)
+        if not ready.poll(0 if self._lost else self._PATIENCE_MS):
+            raise BlockingIOError
+        return os.write(self._fd, data[: select.PIPE_BUF])
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+        if self._fd < 0 and self._file is not None:
+            self._file.flush()
+
+
 def set_up(log_format: str, level: str) -> Any:
     """Configure structlog and return the daemon's logger.
 
@@ -54,8 +110,9 @@ def set_up(log_format: str, level: str) -> Any:
         log_format: "auto", "console" or "json".
         level: "debug", "info", "warning" or "error".
     """
-    console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
-    colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    console = log_format == "console" or (log_format == "auto" and terminal)
+    colours = terminal and "NO_COLOR" not in os.environ
     renderer: Any = (
         structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=24)
         if console
@@ -69,7 +126,7 @@ def set_up(log_format: str, level: str) -> Any:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=Lines(sys.stderr)),
         cache_logger_on_first_use=False,
     )
     return structlog.get_logger()

@@ -41,6 +41,8 @@ def _is_stream(output: str) -> bool:
 
 def _open_stream(output: str) -> int:
     if output == "-":
+        if sys.stdout is None:
+            raise CannotCreateError("stdout is closed: nothing can be written to --output -")
         if sys.stdout.isatty():
             raise CannotCreateError("stdout is a terminal: records are binary, redirect them")
         return sys.stdout.fileno()

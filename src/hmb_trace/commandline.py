@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import signal
@@ -16,6 +17,7 @@ from hmb_trace import units
 from hmb_trace.errors import EXIT_OK, HmbTraceError, UsageError, from_os_error
 
 EXIT_INTERRUPTED = 128 + signal.SIGINT
+_STDERR = 2
 EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
@@ -52,9 +54,27 @@ class SuggestingGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def printable(text: str) -> str:
+    """Text from outside (names, messages) with control characters shown instead of obeyed."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def fail(program: str, message: str) -> None:
-    """One line on stderr, whatever the message holds."""
-    print(f"{program}: {' '.join(message.split())}", file=sys.stderr)
+    """One line on stderr, whatever the message holds: no control character reaches a terminal."""
+    if sys.stderr is None:  # closed by whoever started us; print() would take stdout instead
+        return
+    try:
+        print(f"{program}: {printable(' '.join(message.split()))}", file=sys.stderr, flush=True)
+    except OSError:  # nobody reads it, or its disk is full: the exit code still tells
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def hold_standard_files() -> None:
+    """Put /dev/null where 0, 1 or 2 is closed, so that no file we open is taken for stderr."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(fd, True)
+    os.close(fd)
 
 
 def run(command: click.Command, program: str, args: Sequence[str] | None = None) -> int:
@@ -66,9 +86,11 @@ def run(command: click.Command, program: str, args: Sequence[str] | None = None)
     asked = os.environ.get(complete_variable(program))
     if asked:
         return complete(command, program, asked)
+    hold_standard_files()
     try:
         result = command.main(args=args, prog_name=program, standalone_mode=False, **settings)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except HmbTraceError as error:
         fail(program, str(error))
         return error.exit_code
