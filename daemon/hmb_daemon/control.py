@@ -28,7 +28,7 @@ from hmb_daemon.notify import Notifier
 from hmb_daemon.patience import GiveUpError
 from hmb_daemon.reconnect import Reconnector
 from hmb_daemon.status import collector_status, writer_status
-from hmb_daemon.writer import Request, Writer
+from hmb_daemon.writer import Request, Writer, WriterOptions
 from hmb_trace._core import lib
 from hmb_trace.errors import (
     HmbTraceError,
@@ -73,6 +73,7 @@ class Daemon:
         self._cause = Cause.STOP
         self._error: HmbTraceError | None = None
         self._stopping = False
+        self._end_asked = False
         self._stop_asked_at = 0.0
         self._gave_up_at: float | None = None
         self._started = time.monotonic()
@@ -105,7 +106,7 @@ class Daemon:
         settings = self._settings
         self._ring = self._attach_ring()
         self._cleanup.callback(self._close_ring)
-        self._options = output.writer_options(settings)
+        self._options = self._open_output()
         self._origin = describe.Origin(
             label=self._options.prefix,
             device=capture.device_of(self._ring),
@@ -125,10 +126,20 @@ class Daemon:
             return attach(self._settings.device)
         except NoInputError:
             # Its records may still be in a spool: those are sealed before we say no.
-            capture.finish_without_ring(
-                self._settings, lambda: output.writer_options(self._settings), self.log
-            )
+            capture.finish_without_ring(self._settings, self._open_output, self.log)
             raise
+
+    def _open_output(self) -> WriterOptions:
+        """A FIFO may wait for its reader here: a signal ends that, nothing was begun yet."""
+        ending = (signal.SIGTERM, signal.SIGINT)
+        before = [signal.signal(number, signal.default_int_handler) for number in ending]
+        try:
+            if self._end_asked:
+                raise KeyboardInterrupt
+            return output.writer_options(self._settings)
+        finally:
+            for number, handler in zip(ending, before, strict=True):
+                signal.signal(number, handler)
 
     def _close_ring(self) -> None:
         self._ring.close()  # the ring of now: a reconnect may have replaced it
@@ -172,6 +183,7 @@ class Daemon:
 
             self._cleanup.callback(serve(settings.metrics, self.status, settings.device))
         self._spool_done = False
+        self._cleanup.callback(self._halt)
         self._writer.start()
         self._thread.start()
         self._announce()
@@ -193,6 +205,17 @@ class Daemon:
         )
         self._set_state("running")
         self._notifier.ready(f"draining {self._settings.device}")
+
+    def _halt(self) -> None:
+        """Before ring and spool are unmapped, however it ended: nobody may still use them."""
+        self._collector.stop = 2
+        self._writer.patience.give_up.set()
+        self._thread.join()
+        if self._writer.is_alive() and not self._stuck():
+            self._writer.request(Request(self._cause, last=True))
+            self._writer.join(_STUCK_S)
+        if self._writer.is_alive():
+            self._spool.abandon()
 
     def _set_state(self, state: str, **fields: Any) -> None:
         if state != self._state:
@@ -253,7 +276,7 @@ class Daemon:
         self._cleanup.callback(os.close, read_end)
         self._cleanup.callback(os.close, write_end)
         for number in _SIGNALS:
-            before = signal.signal(number, lambda *_: None)
+            before = signal.signal(number, self._note_signal)
             self._cleanup.callback(signal.signal, number, before)
         previous = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         self._cleanup.callback(signal.set_wakeup_fd, previous)
@@ -263,6 +286,10 @@ class Daemon:
                 self._on_signal(number)
 
         self._selector.register(read_end, selectors.EVENT_READ, received)
+
+    def _note_signal(self, number: int, frame: object) -> None:
+        """The wakeup pipe tells the loop; this is for what happens before there is one."""
+        self._end_asked |= number in (signal.SIGTERM, signal.SIGINT)
 
     def _on_signal(self, number: int) -> None:
         self.log.info("signal", name=signal.Signals(number).name)
@@ -321,10 +348,11 @@ class Daemon:
         self._collector.stop = 1
 
     def _check_grace(self) -> None:
-        """A disk in trouble does not hold a stop for ever: the spool keeps the records."""
-        if not self._stopping or self._writer.patience.trouble is None:
+        """What takes no data does not hold a stop for ever: the spool keeps the records."""
+        stuck_since = self._writer.stuck_since()
+        if not self._stopping or stuck_since is None:
             return
-        since = max(self._stop_asked_at, self._writer.patience.since)
+        since = max(self._stop_asked_at, stuck_since)
         if time.monotonic() - since >= _GRACE_S:
             self._give_up()
 
@@ -527,7 +555,8 @@ class Daemon:
             )
         elif isinstance(failure, GiveUpError):
             self._error = InputOutputError(
-                f"cannot write to {self._options.directory}: {failure}; spool {self._spool.path} "
+                f"cannot write to {self._settings.output or self._options.directory}: {failure}; "
+                f"spool {self._spool.path} "
                 "keeps the rest, the next start finishes it"
             )
         elif isinstance(failure, OSError):

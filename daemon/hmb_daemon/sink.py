@@ -16,6 +16,7 @@ import errno
 import fcntl
 import mmap
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ from hmb_trace._core import ffi, lib
 
 PAGE = 4096
 BOUNCE = 1 << 20
+_PIPE_CHUNK = 64 << 10  # a slow reader shows its progress
 _WINDOW = 8 << 20  # bytes that may be dirty in the page cache, twice
 _RESERVE_MIN = 1 << 20
 _RESERVE_MAX = 64 << 20
@@ -212,6 +214,7 @@ class PipeSink:
         self._buffer = bytearray(BOUNCE)
         self._c = ffi.from_buffer(self._buffer)
         self._start = self._end = 0
+        self.waiting_since: float | None = None  # since when its reader takes nothing
 
     @property
     def taken(self) -> int:
@@ -236,7 +239,12 @@ class PipeSink:
         """
         with memoryview(self._buffer) as view:
             while self._start < self._end:
-                written = os.write(self.fd, view[self._start : self._end])
+                end = min(self._end, self._start + _PIPE_CHUNK)
+                self.waiting_since = time.monotonic()
+                try:
+                    written = os.write(self.fd, view[self._start : end])
+                finally:
+                    self.waiting_since = None
                 self._start += written
                 self.in_file += written
         self._start = self._end = 0

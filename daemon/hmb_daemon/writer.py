@@ -154,6 +154,12 @@ class Writer(threading.Thread):
         """Put a note among the events of the segment that is open, or of the next one."""
         self._notes.append((note, time.time_ns()))
 
+    def stuck_since(self) -> float | None:
+        """Since when the output takes no data (time.monotonic()); None where it does."""
+        if self._pipe:
+            return self._pipe.waiting_since
+        return self.patience.since if self.patience.trouble is not None else None
+
     @property
     def taken(self) -> int:
         """Stream position up to which the spool's bytes were taken."""

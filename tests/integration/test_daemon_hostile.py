@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A nasty environment: logs that nobody reads, streams that nobody takes, files that vanish."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hmb_daemon import log
+
+from tests.conftest import Programs, program, wait_until
+from tests.integration.daemonlib import SPOOL, Rig, assert_equals_ledger, walk
+
+FULL_LOAD = (
+    "--ring-size",
+    "256KiB",
+    "--count",
+    "20000",
+    "--rate",
+    "max",
+    "--on-full",
+    "block",
+    "--freeze-at-end",
+)
+
+
+@pytest.fixture
+def rig(programs: Programs, tmp_path: Path) -> Rig:
+    return Rig(programs, tmp_path)
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes of a test; ended with it."""
+    processes: list[subprocess.Popen[bytes]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def command(rig: Rig, *args: object) -> list[str]:
+    spool = ("--spool-dir", rig.folder / "spool", *SPOOL)
+    words = (program("hmb-trace-daemon"), "--device", rig.ring, *spool, *args)
+    return [str(word) for word in words]
+
+
+def catches_term(pid: int) -> bool:
+    """Whether a process has its handler for SIGTERM in place."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+    return False
+
+
+def full_pipe() -> tuple[int, int]:
+    """A pipe that takes nothing more; its reader does not read."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    try:
+        while True:
+            os.write(write_end, bytes(4096))
+    except BlockingIOError:
+        os.set_blocking(write_end, True)
+    return read_end, write_end
+
+
+def stderr_of(kind: str) -> int:
+    """A stderr that cannot be written to."""
+    if kind == "full disk":
+        return os.open("/dev/full", os.O_WRONLY)
+    if kind == "reader that hangs":
+        return full_pipe()[1]
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    return write_end
+
+
+@pytest.mark.parametrize("kind", ["full disk", "reader that left", "reader that hangs"])
+def test_a_log_that_cannot_be_written_does_not_end_a_capture(rig: Rig, kind: str) -> None:
+    simulator = rig.simulate(*FULL_LOAD)
+    fd = stderr_of(kind)
+    args = command(rig, "--output-dir", rig.out, "--on-frozen", "exit", "--rotate-size", "64KiB")
+    done = subprocess.run(args, stderr=fd, check=False, timeout=30)
+    os.close(fd)
+    assert done.returncode == 0
+    simulator.expect(0)
+    assert_equals_ledger(rig.out, rig.ledger)
+
+
+def test_lost_log_lines_are_counted_and_told_later() -> None:
+    read_end, write_end = full_pipe()
+    with os.fdopen(write_end, "w") as file, os.fdopen(read_end, "rb", buffering=0) as reader:
+        lines = log.Lines(file)
+        lines.write("one\n")
+        lines.write("two\n")
+        assert lines.lost_total == 2
+        os.set_blocking(reader.fileno(), False)
+        while reader.read(1 << 16):
+            pass
+        lines.write("three\n")
+        assert reader.read(1 << 16) == (
+            b"hmb-trace-daemon: 2 log lines could not be written\nthree\n"
+        )
+
+
+def test_with_stderr_closed_a_stream_holds_records_only(rig: Rig) -> None:
+    simulator = rig.simulate(*FULL_LOAD)
+    stream = rig.folder / "stream.bin"
+    shell = 'exec "$@" 2>&- >"$0"'
+    args = command(rig, "--output", "-", "--on-frozen", "exit")
+    done = subprocess.run(["bash", "-c", shell, str(stream), *args], check=False, timeout=30)
+    assert done.returncode == 0
+    simulator.expect(0)
+    found, fnv = walk([stream])
+    assert (found.records, f"{fnv:#018x}") == (rig.ledger["records"], rig.ledger["fnv64"])
+
+
+def test_with_stdout_closed_a_capture_ends_in_order(rig: Rig) -> None:
+    rig.fill("--count", "10")
+    args = command(rig, "--output-dir", rig.out, "--once")
+    done = subprocess.run(["bash", "-c", 'exec "$@" >&-', "-", *args], check=False, timeout=30)
+    assert done.returncode == 0
+    assert_equals_ledger(rig.out, rig.ledger)
+
+
+def test_a_reader_that_never_reads_does_not_hold_a_stop(
+    rig: Rig, started: list[subprocess.Popen[bytes]]
+) -> None:
+    simulator = rig.simulate(*FULL_LOAD)
+    read_end, write_end = os.pipe()
+    args = command(rig, "--output", "-", "--on-frozen", "wait")
+    daemon = subprocess.Popen(args, stdout=write_end, stderr=subprocess.PIPE)
+    started.append(daemon)
+    simulator.expect(0)  # all of it is in the spool
+    daemon.terminate()
+    _, said = daemon.communicate(timeout=20)
+    os.close(read_end)
+    os.close(write_end)
+    assert daemon.returncode == 74
+    assert b"cannot write to -: the output takes no data; spool " in said.splitlines()[-1]
+    rig.daemon("--on-frozen", "exit").expect(0)
+    assert walk(sorted(rig.out.glob("*.bin")))[0].records > 0  # what the stream did not take
+
+
+def test_waiting_for_a_fifo_s_reader_ends_at_term(
+    rig: Rig, started: list[subprocess.Popen[bytes]]
+) -> None:
+    rig.fill("--count", "10")
+    os.mkfifo(rig.folder / "fifo")
+    daemon = subprocess.Popen(command(rig, "--output", rig.folder / "fifo"))
+    started.append(daemon)
+    wait_until(lambda: catches_term(daemon.pid))
+    daemon.terminate()
+    assert daemon.wait(10) == 130
