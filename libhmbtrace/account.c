@@ -57,7 +57,7 @@ struct hmb_event *emit(struct pass *pass, uint16_t kind, uint64_t cursor, const 
 }
 
 /* Events that a broken producer could cause per record: all are counted, not all are written. */
-static void emit_anomaly(struct pass *pass, uint16_t kind, uint64_t cursor, const uint64_t value[4])
+static void emit_anomaly(struct pass *pass, uint16_t kind, uint64_t ts_ns, const uint64_t value[4])
 {
 	struct hmb_state *state = pass->state;
 	struct hmb_event *event;
@@ -67,7 +67,8 @@ static void emit_anomaly(struct pass *pass, uint16_t kind, uint64_t cursor, cons
 		return;
 	}
 	state->anomalies++;
-	event = emit(pass, kind, cursor, NULL, 0);
+	event = emit(pass, kind, pass->cursor, NULL, 0);
+	event->ts_ns = ts_ns;
 	event->a = value[0];
 	event->b = value[1];
 	event->c = value[2];
@@ -89,9 +90,10 @@ void close_episode(struct pass *pass, uint64_t cursor, uint32_t first_after, uin
 		state->counters.unknown_losses++;
 }
 
-static void count_missing(struct pass *pass, uint32_t seq, uint32_t missing)
+static void count_missing(struct pass *pass, const struct hmb_record_hdr *after, uint32_t missing)
 {
 	struct hmb_state *state = pass->state;
+	uint32_t seq = after->seq;
 	uint64_t rejected = HMB_MIN(missing, state->damaged_bytes / HMB_RECORD_HDR_SIZE);
 	uint64_t lost = missing - rejected;
 	uint64_t value[4] = { state->last_seq, seq, lost, rejected };
@@ -102,27 +104,28 @@ static void count_missing(struct pass *pass, uint32_t seq, uint32_t missing)
 	state->counters.lost += lost;
 	if (lost)
 		state->counters.gaps++;
-	emit_anomaly(pass, HMB_EV_GAP, pass->cursor, value);
+	emit_anomaly(pass, HMB_EV_GAP, after->ts_ns, value);
 	if (state->episode_open && lost)
 		close_episode(pass, pass->cursor, seq, lost);
 }
 
 /* R12: a record's seq against the last one. */
-void account_record(struct pass *pass, uint32_t seq)
+void account_record(struct pass *pass, const struct hmb_record_hdr *hdr)
 {
 	struct hmb_state *state = pass->state;
+	uint32_t seq = hdr->seq;
 	uint32_t ahead = seq - state->last_seq;
 	uint64_t value[4] = { state->last_seq, seq, 0, 0 };
 
 	if (state->have_seq) {
 		if (ahead == 0) {
 			state->counters.duplicates++;
-			emit_anomaly(pass, HMB_EV_DUPLICATE, pass->cursor, value);
+			emit_anomaly(pass, HMB_EV_DUPLICATE, hdr->ts_ns, value);
 		} else if (ahead >= HMB_HALF_SEQ) {
 			state->counters.sequence_resets++;
-			emit_anomaly(pass, HMB_EV_SEQ_RESET, pass->cursor, value);
+			emit_anomaly(pass, HMB_EV_SEQ_RESET, hdr->ts_ns, value);
 		} else {
-			count_missing(pass, seq,
+			count_missing(pass, hdr,
 				      hmb_missing_records(&state->markers, state->last_seq, seq));
 		}
 	}

@@ -78,6 +78,7 @@ int hmb_ring_store_tail(const struct hmb_ring *ring, uint64_t expected, uint64_t
 enum hmb_event_kind {
 	HMB_EV_INDEX =
 		1, /* seq/ts_ns: the last before pos; bytes follow: struct hmb_state at pos */
+	/* These three, ts_ns: of the record after. */
 	HMB_EV_GAP, /* a: seq before, b: seq after, c: lost, d: missing but in the rejects */
 	HMB_EV_DUPLICATE, /* a: seq */
 	HMB_EV_SEQ_RESET, /* a: seq before, b: seq after */

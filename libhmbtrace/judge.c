@@ -255,7 +255,7 @@ static enum outcome take_record(struct pass *pass, const struct hmb_record_hdr *
 	struct hmb_state *state = pass->state;
 	int unknown = !!(hdr->flags & ~KNOWN_RECORD_FLAGS);
 
-	account_record(pass, hdr->seq);
+	account_record(pass, hdr);
 	expire_episode(pass, hdr->seq);
 	state->last_ts_ns = hdr->ts_ns;
 	state->counters.unknown_flags += unknown;

@@ -73,7 +73,7 @@ static inline uint64_t event_room(const struct hmb_sink *sink)
 
 struct hmb_event *emit(struct pass *pass, uint16_t kind, uint64_t cursor, const void *bytes,
 		       uint32_t length);
-void account_record(struct pass *pass, uint32_t seq);
+void account_record(struct pass *pass, const struct hmb_record_hdr *hdr);
 void account_marker(struct pass *pass, uint32_t seq);
 void close_episode(struct pass *pass, uint64_t cursor, uint32_t first_after, uint64_t lost);
 void expire_episode(struct pass *pass, uint32_t seq);

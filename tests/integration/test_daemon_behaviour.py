@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from hmb_trace.testing import RingBuilder, without_tail
+from hmb_trace.testing import RingBuilder, record, without_tail
 from tests.conftest import Programs, program, require_module, wait_until
 from tests.integration.daemonlib import (
     Rig,
@@ -152,6 +152,17 @@ def test_earlier_loss_alone_is_worth_a_segment_r5(rig: Rig) -> None:
     (side,) = sidecars(rig.out)
     assert (side.records, side.bytes, side.complete) == (0, 0, False)
     assert [note.id for note in side.events] == ["loss-before-attach"]
+
+
+def test_gap_r12_in_the_sidecar_tells_offset_and_time_of_the_record_after(rig: Rig) -> None:
+    ring = RingBuilder(4096)
+    ring.raw(record(1, ts_ns=10) + record(5, ts_ns=20))
+    ring.write(rig.ring_file)
+    rig.drain()
+    (side,) = sidecars(rig.out)
+    (gap,) = side.gap_list
+    assert (gap.seq_before, gap.seq_after, gap.lost) == (1, 5, 3)
+    assert (gap.offset, gap.ts_ns) == (32, 20)
 
 
 def test_once_equals_what_was_there(rig: Rig) -> None:
