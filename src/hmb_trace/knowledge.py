@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from hmb_trace import sidecar as _sidecar
@@ -102,9 +103,9 @@ def _segment_losses(name: str, breaks: list[SequenceBreak], known: Sidecar | Non
     told = [_told(name, gap) for gap in known.gap_list]
     places = {(loss.seq_before, loss.seq_after) for loss in told}
     others = [
-        loss if loss.kind != "gap" or known.list_truncated else _rejected(loss)
-        for loss in seen
-        if (loss.seq_before, loss.seq_after) not in places or loss.kind != "gap"
+        loss
+        for loss in (seen if known.list_truncated else _explained(seen, told))
+        if loss.kind != "gap" or (loss.seq_before, loss.seq_after) not in places
     ]
     episodes = [_episode(name, episode) for episode in known.episodes if episode.lost is None]
     return sorted([*told, *others, *episodes], key=lambda loss: loss.offset)
@@ -137,7 +138,23 @@ def _told(name: str, gap: _sidecar.Gap) -> Loss:
     )
 
 
-def _rejected(loss: Loss) -> Loss:
+def _explained(seen: list[Loss], told: list[Loss]) -> list[Loss]:
+    """Gaps of the dump less what the sidecar tells of them: whole records in the rejects (R10)."""
+    offsets = [loss.offset for loss in told]
+    sums = list(accumulate(((loss.lost or 0) + loss.rejected for loss in told), initial=0))
+    result, known_before = [], 0
+    for loss in seen:
+        known = sums[bisect_right(offsets, loss.offset)]
+        rest = (loss.lost or 0) - (known - known_before)
+        known_before = known
+        if loss.kind != "gap":
+            result.append(loss)
+        elif rest > 0:
+            result.append(_rejected(loss, rest))
+    return result
+
+
+def _rejected(loss: Loss, count: int) -> Loss:
     """A gap of the dump that the collector did not see as one: it rejected those records (R10)."""
     return Loss(
         loss.file,
@@ -146,7 +163,7 @@ def _rejected(loss: Loss) -> Loss:
         loss.seq_before,
         loss.seq_after,
         0,
-        loss.lost or 0,
+        count,
         loss.ts_ns,
         cause="rejected",
     )

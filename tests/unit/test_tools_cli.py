@@ -117,6 +117,27 @@ def test_rejects_are_not_lost_r12(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert (found["gaps"], found["lost"]) == (2, 7)
 
 
+def test_gap_around_rejected_records_r12_r10_counts_them_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """1, (2 lost), 3 rejected, (4..8: one of them damaged), 9: the dump alone sees 1 -> 9."""
+    path = write(tmp_path / "a.bin", testing.record(1), testing.record(9, ts_ns=2**63 + 5))
+    gaps = [
+        Gap(offset=32, seq_before=1, seq_after=3, lost=1),
+        Gap(offset=32, seq_before=3, seq_after=9, lost=4, rejected=1, ts_ns=2**63 + 5),
+    ]
+    sidecar(path, records=2, gaps=2, lost=5, gap_list=gaps)
+    rows = [json.loads(line) for line in run(capfd, "gaps", "--json", path)[1].splitlines()]
+    assert [(r["seq_before"], r["seq_after"], r["lost"], r["rejected"]) for r in rows] == [
+        (1, 3, 1, 0),
+        (3, 9, 4, 1),
+        (1, 9, 0, 1),
+    ]
+    text = run(capfd, "gaps", path)[1]
+    assert "5 records lost in 2 gaps" in text
+    assert " 9223372036.854775813 " in text  # every nanosecond of it
+
+
 def test_verify(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "a.bin", *records(5), *records(3, 8))
     assert run(capfd, "verify", path)[0] == 0

@@ -67,15 +67,20 @@ def _print_text(found: list[Loss]) -> None:
     lost = sum(loss.lost or 0 for loss in found)
     unknown = sum(loss.lost is None for loss in found)
     more = f", and {unknown} of unknown extent" if unknown else ""
-    places = sum(loss.kind == "gap" for loss in found)
+    places = sum(loss.kind == "gap" and bool(loss.lost) for loss in found)
     click.echo(f"{lost} records lost in {places} gaps{more}")
+
+
+def _seconds(ts_ns: int) -> str:
+    """Exact: a float has no nanoseconds left after two months of uptime."""
+    return f"{ts_ns // 10**9}.{ts_ns % 10**9:09d}"
 
 
 def _row(loss: Loss) -> list[str]:
     return [
         loss.file,
         str(loss.offset),
-        "-" if loss.ts_ns is None else f"{loss.ts_ns / 1e9:.9f}",
+        "-" if loss.ts_ns is None else _seconds(loss.ts_ns),
         loss.kind,
         "-" if loss.seq_before is None else str(loss.seq_before),
         "-" if loss.seq_after is None else str(loss.seq_after),
