@@ -113,7 +113,8 @@ def command_page(name: str, command: click.Command, section: int, others: list[s
 
 
 def _options(command: click.Command, context: click.Context) -> str:
-    records = [parameter.get_help_record(context) for parameter in command.get_params(context)]
+    options = (p for p in command.get_params(context) if isinstance(p, click.Option))
+    records = [option.get_help_record(context) for option in options]
     return "".join(f".TP\n\\fB{escape(r[0])}\\fR\n{escape(r[1])}\n" for r in records if r)
 
 
@@ -171,7 +172,8 @@ def _help_text(text: str) -> list[str]:
 def write_manual(target: Path) -> int:
     """All man pages below target (man1, man5 ...); how many."""
     found = commands()
-    others = [f"{name}({section})" for name, (_, section) in found.items() if name.count("-") < 2]
+    programs = list(found)[:3]  # the pages of single tools are found from hmb-trace(1)
+    others = [f"{name}({found[name][1]})" for name in programs] + ["hmb-trace-daemon.toml(5)"]
     documents = {f: page for f, page in PAGES.items() if (ROOT / "docs" / f).exists()}
     others += [f"{name}({section})" for name, section, _ in documents.values()]
     pages = {

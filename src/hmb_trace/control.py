@@ -142,6 +142,8 @@ def find_socket(target: str | None) -> Path:
     if _is_socket(path):
         return path
     found = _of_instance(target) or _of_ring(target) or _of_directory(path)
+    if found is None:
+        _refuse_closed(_instance(target))
     if found is None and "/" in target and not target.startswith("shm:") and not path.exists():
         raise NoInputError(f"cannot open {target}: No such file or directory")
     if found is None:
@@ -158,6 +160,7 @@ def _only_one() -> Path:
         return Path(named)
     found = running_sockets()
     if not found:
+        _refuse_closed("*")
         raise NoInputError(
             "no running daemon with a control socket found; start hmb-trace-daemon with "
             "--control PATH, or name its socket"
@@ -174,13 +177,26 @@ def _is_socket(path: Path) -> bool:
         return False
 
 
+def _instance(target: str) -> str:
+    """The service's instance that nvme0 or /dev/nvme0-hmbtrace names; "" if it cannot be one."""
+    name = target.removeprefix("/dev/").removesuffix(_DEVICE_SUFFIX)
+    return "" if "/" in name or name.startswith(".") else name
+
+
 def _of_instance(target: str) -> Path | None:
     """The service's socket: nvme0 and /dev/nvme0-hmbtrace are /run/hmb-trace/nvme0/control."""
-    instance = target.removeprefix("/dev/").removesuffix(_DEVICE_SUFFIX)
-    if not instance or "/" in instance or instance.startswith("."):
-        return None
+    instance = _instance(target)
     path = SERVICE_DIRECTORY / instance / _SOCKET_NAME
-    return path if _is_socket(path) else None
+    return path if instance and _is_socket(path) else None
+
+
+def _refuse_closed(instance: str) -> None:
+    """A service that this user may not even look at is not "no daemon"."""
+    for folder in SERVICE_DIRECTORY.glob(instance) if instance else ():
+        if folder.is_dir() and not os.access(folder, os.X_OK, effective_ids=True):
+            raise PermissionDeniedError(
+                f"{folder}: Permission denied; the daemon's socket is for its user, try sudo"
+            )
 
 
 def _of_ring(target: str) -> Path | None:

@@ -6,15 +6,18 @@ from __future__ import annotations
 import json
 import os
 import socket
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 
+from hmb_trace import control
 from hmb_trace.cli import main
 from hmb_trace.cli.ctl import _parse, event_text
 from hmb_trace.control import Link, find_socket
 from hmb_trace.errors import InputOutputError, InvalidDataError, NoInputError, UsageError
+from tests.unit.test_manners import somebody_else
 
 
 @pytest.mark.parametrize(
@@ -97,7 +100,7 @@ def test_find_socket_by_path_and_not_at_all(tmp_path: Path) -> None:
         server.bind(str(tmp_path / "s"))
         assert find_socket(str(tmp_path / "s")) == tmp_path / "s"
     for target in (str(tmp_path), str(tmp_path / "none"), "shm:/hmbtest-none", "nvme77"):
-        with pytest.raises(NoInputError, match="--control PATH"):
+        with pytest.raises(NoInputError, match="--control PATH|No such file"):
             find_socket(target)
 
 
@@ -111,13 +114,21 @@ def test_environment_names_the_daemon(
     assert err.count("\n") == 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may connect to every socket")
-def test_a_socket_of_another_user(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "c"
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(path))
-        path.chmod(0)
-        assert main(["ctl", str(path)]) == 77
+@pytest.mark.parametrize("words", [[], ["nvme0"], ["/dev/nvme0-hmbtrace", "stop"]])
+def test_a_service_of_another_user(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="hmb-run-") as run:
+        Path(run).chmod(0o755)
+        (Path(run) / "nvme0").mkdir(mode=0o700)
+        monkeypatch.setattr(control, "SERVICE_DIRECTORY", Path(run))
+        monkeypatch.setattr(control, "_COMM", "nobody-is-that")
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(f"{run}/nvme0/control")
+            (Path(run) / "nvme0").chmod(0 if os.geteuid() else 0o700)
+            with somebody_else():
+                assert main(["ctl", *words]) == 77
+            (Path(run) / "nvme0").chmod(0o700)
     assert "try sudo" in capfd.readouterr().err
 
 

@@ -58,6 +58,7 @@ class Top(App[None]):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[Any]] = [
         Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("space,p", "pause", "Pause", key_display="space"),
         Binding("plus,equals_sign", "faster(2)", "Faster", key_display="+"),
         Binding("minus", "faster(0.5)", "Slower", key_display="-"),
