@@ -6,14 +6,13 @@ from __future__ import annotations
 import string
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from hmb_trace.catalog import (
+from hmb_trace.catalog_events import (
     DURATION_UNITS,
     HEADER_NAMES,
     KINDS,
     PCCX_TYPES,
-    Catalog,
     CatalogError,
     Event,
     Field,
@@ -22,6 +21,7 @@ from hmb_trace.catalog import (
 )
 from hmb_trace.layout import RECORD_MAX_PAYLOAD
 
+DEFAULT_CLOCK_MHZ = 1000
 _U32_MAX = 2**32 - 1
 _HEAD_KEYS = ("name", "firmware_build", "clock_mhz", "event", "workload")
 _FIELD_KEYS = ("name", "type", "offset", "unit", "enum")
@@ -260,8 +260,17 @@ def _share_keys(catalog_events: dict[int, Event], tables: dict[int, _Table]) -> 
     return made
 
 
-def read_catalog(made: Any, file: str) -> Catalog:
-    """A checked catalog from plain values.
+class Parts(NamedTuple):
+    """What a Catalog is made of, checked."""
+
+    name: str
+    events: dict[int, Event]
+    firmware_build: str
+    clock_mhz: int
+
+
+def read_catalog(made: Any, file: str) -> Parts:
+    """The parts of a catalog from plain values.
 
     Raises:
         CatalogError: the message carries file and path of the wrong key.
@@ -281,9 +290,9 @@ def read_catalog(made: Any, file: str) -> Catalog:
         events[event.opcode], tables[event.opcode] = event, table
         names[event.name] = event.opcode
     events = _share_keys(_Pairs(events, tables).link(), tables)
-    return Catalog(
+    return Parts(
         name=top.text("name"),
         events=events,
         firmware_build=top.text("firmware_build", ""),
-        clock_mhz=top.integer("clock_mhz", 1, _U32_MAX, 1000),
+        clock_mhz=top.integer("clock_mhz", 1, _U32_MAX, DEFAULT_CLOCK_MHZ),
     )

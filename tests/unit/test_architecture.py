@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may import whom: the rules of ARCHITECTURE.md, held against the code itself."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from hmb_trace import _core
+from tests.conftest import ROOT, require_program
+
+PACKAGES = {
+    "hmb_trace": ROOT / "src/hmb_trace",
+    "hmb_daemon": ROOT / "daemon/hmb_daemon",
+    "hmb_producer_sim": ROOT / "producer_sim/hmb_producer_sim",
+    "hmb_kmod_shim": ROOT / "kmod_shim/hmb_kmod_shim",
+}
+# Which modules of other packages each may use; "*" stands for all of a package.
+MAY_USE = {
+    "hmb_trace": {"hmb_kmod_shim"},
+    "hmb_daemon": {"hmb_trace.*"},
+    "hmb_producer_sim": {"hmb_trace.*"},
+    "hmb_kmod_shim": {"hmb_trace.errors"},
+}
+# The modules that open a shared library, and which.
+OPENERS = {
+    "hmb_trace._core": "libhmbtrace",
+    "hmb_producer_sim._engine": "libhmbsim",
+    "hmb_daemon.sysio": "libc",
+}
+EXPORTERS = ("hmb_trace.exports.arrow", "hmb_trace.exports.ctf", "hmb_trace.exports.perfetto")
+HEAVY = ("pyarrow", "duckdb", "textual", "perfetto", "jinja2", "prometheus_client")
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of ours by its dotted name."""
+    found = {}
+    for package, folder in PACKAGES.items():
+        for path in folder.rglob("*.py"):
+            parts = path.relative_to(folder).with_suffix("").parts
+            found[".".join((package, *parts)).removesuffix(".__init__")] = path
+    return found
+
+
+def _statements(tree: ast.AST, *, deferred: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        only_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if deferred or not (only_types or is_function):
+            yield from _statements(node, deferred=deferred)
+
+
+def _named(statement: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    if isinstance(statement, ast.Import):
+        yield from (alias.name for alias in statement.names)
+        return
+    assert statement.level == 0 and statement.module, "imports are absolute here"
+    for alias in statement.names:
+        inner = f"{statement.module}.{alias.name}"
+        yield inner if inner in modules() else statement.module
+
+
+@cache
+def imports(module: str, *, deferred: bool = True) -> frozenset[str]:
+    """What a module imports; deferred=False: only what its own import brings along."""
+    tree = ast.parse(modules()[module].read_text(encoding="utf-8"))
+    return frozenset(n for s in _statements(tree, deferred=deferred) for n in _named(s))
+
+
+def package_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def offenders(wrong: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(f"{module} imports {name}" for module, name in sorted(wrong))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_uses_only_what_architecture_allows(package: str) -> None:
+    allowed = MAY_USE[package]
+    wrong = [
+        (module, name)
+        for module in modules()
+        if package_of(module) == package
+        for name in imports(module)
+        if package_of(name) in PACKAGES
+        and package_of(name) != package
+        and name not in allowed
+        and f"{package_of(name)}.*" not in allowed
+    ]
+    assert not wrong, offenders(wrong)
+
+
+def test_only_the_openers_touch_a_shared_library() -> None:
+    found = {m for m in modules() if {"cffi", "ctypes"} & {package_of(n) for n in imports(m)}}
+    assert found == set(OPENERS)
+
+
+def test_the_kernel_side_is_imported_by_the_ring_alone() -> None:
+    users = {
+        module
+        for module in modules()
+        if package_of(module) != "hmb_kmod_shim"
+        and "hmb_kmod_shim" in {package_of(name) for name in imports(module)}
+    }
+    assert users == {"hmb_trace.ring"}
+
+
+def test_exporters_do_not_know_each_other() -> None:
+    assert set(EXPORTERS) <= set(modules())
+    wrong = [(m, n) for m in EXPORTERS for n in imports(m) if n in EXPORTERS]
+    assert not wrong, offenders(wrong)
+
+
+def test_no_circle_of_imports() -> None:
+    graph = {module: imports(module, deferred=False) & set(modules()) for module in modules()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(reversed(error.args[1])))
+
+
+def test_heavy_libraries_wait_for_the_command_that_needs_them() -> None:
+    names = [m for m in modules() if m.startswith("hmb_trace.cli") or m == "hmb_daemon.cli"]
+    code = (
+        "import importlib, json, sys\n"
+        f"for name in {sorted(names)!r}: importlib.import_module(name)\n"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    loaded = json.loads(done.stdout)
+    assert not set(HEAVY) & set(loaded)
+
+
+def test_api_h_has_no_preprocessor_lines() -> None:
+    text = (ROOT / "libhmbtrace/api.h").read_text(encoding="utf-8")
+    assert not re.findall(r"^\s*#.*", text, re.MULTILINE)
+
+
+def test_the_core_neither_prints_nor_opens_files_nor_knows_python() -> None:
+    nm = require_program("nm", "binutils")
+    listing = subprocess.check_output([nm, "-D", "--undefined-only", _core._PATH], text=True)
+    wanted = {line.split()[-1].partition("@")[0] for line in listing.splitlines()}
+    assert "memcpy" in wanted or "__memcpy_chk" in wanted, "nm shows what the core takes from libc"
+    banned = re.compile(
+        r"(?:f?open(?:at)?(?:64)?|f?puts|v?[fd]?printf|f?write|syslog|Py\w+|_Py\w+)\Z"
+    )
+    assert not sorted(name for name in wanted if banned.match(name))
+
+
+def test_the_firmware_knows_the_one_header_alone() -> None:
+    found = set()
+    for path in (ROOT / "producer_sim/firmware").glob("*.[ch]"):
+        text = path.read_text(encoding="utf-8")
+        found |= set(re.findall(r'^\s*#\s*include\s+[<"]([^>"]+)', text, re.MULTILINE))
+    own = {name for name in found if name.startswith("hmb_producer")}
+    assert found - own == {"linux/hmb_trace.h"}
+
+
+def test_test_modules_have_names_of_their_own() -> None:
+    # pytest imports them by bare name: two of one name stop the whole run.
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert not [name for name, count in names.items() if count > 1]
+
+
+def test_shared_test_helpers_come_from_tests_conftest() -> None:
+    # tests/vm has a conftest.py too: which one a bare "conftest" is depends on the order.
+    bare = re.compile(r"^\s*(?:from|import) conftest\b", re.MULTILINE)
+    paths = (ROOT / "tests").rglob("*.py")
+    assert not [p.name for p in paths if bare.search(p.read_text(encoding="utf-8"))]
