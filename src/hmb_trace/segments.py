@@ -15,7 +15,6 @@ from hmb_trace.kinds import Kind, kind_of
 from hmb_trace.sources import Source
 
 _NAME = re.compile(r"(?P<label>.+)-(?P<number>\d{6,})-(?P<start>[0-9A-Za-z:.+-]+?)\.bin")
-_PCCX_PREFIX = 16  # bytes before the JSON header
 _ENDINGS = (".bin", ".bin.zst", ".bin.part")  # the better one of two copies first
 
 
@@ -83,16 +82,17 @@ class Segment:
 
 
 def _raw_payload(path: Path) -> Source:
-    from hmb_trace import pccx  # noqa: PLC0415 - dumps do not need it
+    # The package around it packs dumps, and so needs this module first.
+    from hmb_trace.pccx import container  # noqa: PLC0415 - see above
 
-    with pccx.read(path) as container:
-        payload = container.header.payload
+    with container.read(path) as file:
+        payload = file.header.payload
         if payload.encoding != "raw":
             raise InvalidDataError(
                 f"{path}: payload.encoding: found {payload.encoding!r}, expected 'raw'; "
                 "only raw payloads hold the records themselves"
             )
-        begin = _PCCX_PREFIX + container.prefix.header_length
+        begin = container.PREFIX.size + file.prefix.header_length
         return sources.MappedSource(path, begin, payload.byte_length)
 
 
