@@ -114,8 +114,8 @@ def spans_of(dump: Dump, wanted: Range) -> list[Span]:
     """The parts of a dump that can hold records of a time range, by the sidecars' sparse index.
 
     A file without an index is read whole. One index step is added on both sides: cores
-    whose clocks differ a little may have written out of order, and an entry's time may be
-    that of the record before its offset or of the one there.
+    whose clocks differ a little may have written out of order, and an entry's time is that of
+    the record before its offset.
     """
     found = []
     for index, segment in enumerate(dump.segments):

@@ -72,7 +72,10 @@ class ClockPair(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class IndexEntry(msgspec.Struct, kw_only=True, frozen=True):
-    """A record boundary in the dump, and what the record there carries."""
+    """A record boundary in the dump; `seq` and `ts_ns` are those of the record before it.
+
+    Both are 0 where no record stands before it.
+    """
 
     offset: int
     seq: int
