@@ -10,9 +10,9 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
-#include <time.h>
 
 #include "barrier.h"
+#include "clock.h"
 #include "core.h"
 #include "pass.h"
 
@@ -34,22 +34,6 @@ struct loop {
 	int has_target;
 	int stopping;
 };
-
-static uint64_t monotonic_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static void sleep_ns(uint64_t ns)
-{
-	struct timespec pause = { .tv_sec = (time_t)(ns / 1000000000u),
-				  .tv_nsec = (long)(ns % 1000000000u) };
-
-	nanosleep(&pause, NULL);
-}
 
 static void publish(uint64_t *where, uint64_t value)
 {

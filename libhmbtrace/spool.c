@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "core.h"
 #include "pass.h"
 
@@ -330,22 +330,6 @@ uint64_t hmb_spool_journal_tail(const struct hmb_spool *spool)
 
 /* ---- the writer's side ---- */
 
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static void sleep_ns(uint64_t ns)
-{
-	struct timespec pause = { .tv_sec = (time_t)(ns / 1000000000u),
-				  .tv_nsec = (long)(ns % 1000000000u) };
-
-	nanosleep(&pause, NULL);
-}
-
 static int worth_waking(const struct hmb_spool *spool, uint64_t pos, uint64_t want,
 			uint64_t journal_pos)
 {
@@ -356,14 +340,14 @@ static int worth_waking(const struct hmb_spool *spool, uint64_t pos, uint64_t wa
 uint64_t hmb_spool_wait(const struct hmb_spool *spool, uint64_t pos, uint64_t want,
 			uint64_t journal_pos, uint64_t timeout_ns, const uint32_t *wake)
 {
-	uint64_t start = now_ns(), waited = 0, step = WAIT_STEP_MIN_NS;
+	uint64_t start = monotonic_ns(), waited = 0, step = WAIT_STEP_MIN_NS;
 
 	while (waited < timeout_ns && !worth_waking(spool, pos, want, journal_pos)) {
 		if (__atomic_load_n(wake, __ATOMIC_RELAXED))
 			break;
 		sleep_ns(HMB_MIN(step, timeout_ns - waited));
 		step = HMB_MIN(step * 3 / 2, WAIT_STEP_MAX_NS);
-		waited = now_ns() - start;
+		waited = monotonic_ns() - start;
 	}
 	return hmb_spool_data_head(spool) - pos;
 }
