@@ -13,14 +13,6 @@
 #define SHORTEST_NAP 50000u /* 50 us: below, naps cost more than they save */
 #define DEBT 4u /* after a stall at most 1/4 s of records comes at once */
 
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * SECOND + (uint64_t)now.tv_nsec;
-}
-
 static void nap(uint64_t ns)
 {
 	struct timespec time = { .tv_sec = (time_t)(ns / SECOND), .tv_nsec = (long)(ns % SECOND) };
@@ -170,10 +162,10 @@ static int stopped(const struct hmb_sim *sim)
 
 static void wait_for_room(struct hmb_sim *sim)
 {
-	uint64_t start = now_ns();
+	uint64_t start = sim_monotonic_ns();
 
 	nap(ROOM_NAP);
-	sim->blocked_ns += now_ns() - start;
+	sim->blocked_ns += sim_monotonic_ns() - start;
 }
 
 static void wait_for_pace(uint64_t now, uint64_t next, uint64_t deadline)
@@ -241,7 +233,7 @@ static int go_on(struct hmb_sim *sim, uint64_t until, uint64_t now, uint64_t dea
 
 int hmb_sim_run(struct hmb_sim *sim, uint64_t until, uint64_t slice_ns)
 {
-	uint64_t now = now_ns();
+	uint64_t now = sim_monotonic_ns();
 	uint64_t deadline = now + slice_ns;
 
 	prctl(PR_SET_TIMERSLACK, 1000ul);
@@ -252,7 +244,7 @@ int hmb_sim_run(struct hmb_sim *sim, uint64_t until, uint64_t slice_ns)
 			return HMB_SIM_SLICE;
 		if (go_on(sim, until, now, deadline))
 			return HMB_SIM_END;
-		now = now_ns();
+		now = sim_monotonic_ns();
 	}
 	return HMB_SIM_REACHED;
 }

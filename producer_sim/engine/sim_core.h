@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <linux/hmb_trace.h>
 
@@ -37,6 +38,14 @@ static inline uint64_t sim_scale(uint64_t bits, uint64_t min, uint64_t max)
 static inline uint64_t sim_between(uint64_t *state, uint64_t min, uint64_t max)
 {
 	return sim_scale(sim_random(state), min, max);
+}
+
+static inline uint64_t sim_monotonic_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static inline uint32_t sim_record_size(uint32_t payload_len)

@@ -1,16 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Where records come from: what all sources share, and the replay of a dump. */
-#include <time.h>
-
 #include "sim_core.h"
-
-static uint64_t host_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 void sim_fill_random(uint64_t *state, uint8_t *to, uint32_t bytes)
 {
@@ -27,7 +17,7 @@ void sim_stage(struct hmb_sim *sim, uint64_t time_ns, uint16_t opcode, uint8_t c
 	uint32_t need = sim_record_size(payload_len);
 
 	if (sim->config.real_clock)
-		time_ns = host_now_ns();
+		time_ns = sim_monotonic_ns();
 	sim->next.hdr = (struct hmb_record_hdr){ .magic = HMB_RECORD_MAGIC,
 						 .ts_ns = time_ns + (uint64_t)sim->clock.shift_ns,
 						 .opcode = opcode,
