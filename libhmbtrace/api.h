@@ -76,8 +76,7 @@ int hmb_ring_store_tail(const struct hmb_ring *ring, uint64_t expected, uint64_t
 /* ---- events: everything about a capture that is not a record ---- */
 
 enum hmb_event_kind {
-	HMB_EV_INDEX =
-		1, /* seq/ts_ns: the last before pos; bytes follow: struct hmb_state at pos */
+	HMB_EV_INDEX = 1, /* a boundary; seq, ts_ns: of the record BEFORE pos; bytes: hmb_state */
 	/* These three, ts_ns: of the record after. */
 	HMB_EV_GAP, /* a: seq before, b: seq after, c: lost, d: missing but in the rejects */
 	HMB_EV_DUPLICATE, /* a: seq */
@@ -220,7 +219,7 @@ int hmb_state_begin(struct hmb_state *state, const struct hmb_ring *ring);
  *   -ESTALE   `tail`, magic or size is not what we left there (R6); nothing taken
  *   -ENOSPC   no room in the sink for the next step
  *   -EBADMSG  damage, and stop_on_corrupt is set
- * The sink needs at least HMB_COLLECT_MIN_DATA / HMB_COLLECT_MIN_EVENTS bytes of room.
+ * The sink needs at least hmb_collect_min_data() / hmb_collect_min_events() bytes of room.
  */
 int64_t hmb_collect(const struct hmb_ring *ring, struct hmb_state *state,
 		    const struct hmb_options *options, struct hmb_sink *sink, uint64_t *head);
@@ -431,7 +430,7 @@ struct hmb_break {
 	uint32_t seq_before;
 	uint32_t seq_after;
 	uint32_t kind; /* HMB_EV_GAP, HMB_EV_DUPLICATE or HMB_EV_SEQ_RESET */
-	uint32_t after_marker; /* 1: a wrap marker that goes forward stands in between */
+	uint32_t pad;
 };
 
 struct hmb_breaks {

@@ -25,7 +25,6 @@ static void note_break(const struct hmb_walk *walk, const struct hmb_record_hdr 
 		.seq_before = walk->last_seq,
 		.seq_after = hdr->seq,
 		.kind = kind,
-		.after_marker = walk->markers.seen,
 	};
 }
 

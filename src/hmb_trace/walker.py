@@ -39,7 +39,7 @@ _BREAK_DTYPE = np.dtype(
         ("seq_before", "u4"),
         ("seq_after", "u4"),
         ("kind", "u4"),
-        ("after_marker", "u4"),
+        ("pad", "u4"),
     ]
 )
 NO_COLUMNS = {name: np.empty(0, dtype) for name, dtype in COLUMNS.items()}
