@@ -16,6 +16,8 @@ from hmb_trace.errors import ConfigError, UsageError
 
 PROGRAM = "hmb-trace-daemon"
 _META = ("config", "check_config", "print_config")
+# Whether it may be read shows when it is opened: that error has an exit code of its own (77).
+_PATH = click.Path(path_type=Path, readable=False)
 
 
 def _load_config(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
@@ -62,7 +64,7 @@ class _Command(click.Command):
 )
 @click.option(
     "--config",
-    type=click.Path(path_type=Path),
+    type=_PATH,
     is_eager=True,
     callback=_load_config,
     help="TOML file instead of /etc/hmb-trace/daemon.toml (and its drop-ins in daemon.d/*.toml).",
@@ -70,7 +72,7 @@ class _Command(click.Command):
 @click.option("--device", metavar="PATH", help="Device node, ring file or shm:/NAME.")
 @click.option(
     "--output-dir",
-    type=click.Path(path_type=Path),
+    type=_PATH,
     metavar="DIR",
     help="Directory of the dump set; made when missing.",
 )
@@ -96,7 +98,7 @@ class _Command(click.Command):
 @click.option("--spool-size", type=SIZE, help="Default: RAM/32, between 64MiB and 1GiB.")
 @click.option(
     "--spool-dir",
-    type=click.Path(path_type=Path),
+    type=_PATH,
     help="A directory in a tmpfs; default: the service's runtime directory or /dev/shm.",
 )
 @click.option(
@@ -137,7 +139,7 @@ class _Command(click.Command):
     help="snapshot: a flight recorder that writes only on USR2, on control or at the end.",
 )
 @click.option("--metrics", metavar="[HOST]:PORT", help="Prometheus endpoint (extra: fleet).")
-@click.option("--control", type=click.Path(path_type=Path), help="Unix socket for hmb-trace ctl.")
+@click.option("--control", type=_PATH, help="Unix socket for hmb-trace ctl.")
 @click.option("--label", help="First part of segment names; default: from the device.")
 @click.option("--log-format", type=click.Choice(["auto", "console", "json"]), default="auto")
 @click.option("--log-level", type=click.Choice(config.LOG_LEVELS), default="info")

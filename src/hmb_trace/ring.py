@@ -27,6 +27,7 @@ from hmb_trace.errors import (
     InputOutputError,
     InvalidDataError,
     NoInputError,
+    UsageError,
     from_os_error,
 )
 
@@ -94,7 +95,10 @@ def _refusal(path: str, refusal: Any) -> HmbTraceError:
         )
     if refusal.field == lib.HMB_FIELD_VERSION:
         kind = AbiTooNewError if found > expected else InvalidDataError
-        return kind(f"{where}: version is {found}, expected {expected}; upgrade hmb-trace")
+        what_to_do = (
+            "upgrade hmb-trace" if found > expected else "fix it in the firmware's ring header"
+        )
+        return kind(f"{where}: version is {found}, expected {expected}; {what_to_do}")
     if refusal.field == lib.HMB_FIELD_RING_SIZE:
         return InvalidDataError(
             f"{where}: ring_size is {found}, expected a power of two of at least {expected}; "
@@ -136,7 +140,7 @@ def open_ring(path: str, *, writable: bool = True) -> int:
     flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY)
     try:
         if path.startswith(SHM_SCHEME):
-            return _open_shm(path)
+            return _open_shm(path, writable=writable)
         return os.open(path, flags)
     except OSError as error:
         if error.errno == errno.EBUSY:
@@ -159,10 +163,10 @@ def _busy(path: str, pid: int | None) -> BusyError:
     )
 
 
-def _open_shm(path: str) -> int:
+def _open_shm(path: str, *, writable: bool) -> int:
     name = path.removeprefix(SHM_SCHEME)
     try:
-        return int(posix_ipc.SharedMemory(name).fd)
+        return int(posix_ipc.SharedMemory(name, read_only=not writable).fd)
     except posix_ipc.ExistentialError as error:
         raise NoInputError(
             f"cannot open {path}: no such shared-memory object; "
@@ -232,7 +236,10 @@ class Ring:
         Raises:
             InvalidDataError: cursors invalid (R2), or the ring was re-initialised (R6):
                 call restart() after a look at the ring.
+            UsageError: attached with exclusive=False, only to look.
         """
+        if not self.exclusive:
+            raise UsageError(f"{self.path}: attached only to look; attach with exclusive=True")
         if not self._begun:
             self.restart()
         data_cap = max(max_bytes, int(lib.hmb_collect_min_data()))
@@ -334,13 +341,14 @@ def _map_char_device(path: str, fd: int) -> tuple[mmap.mmap, bool]:
     return map_region(fd, get_info(fd, path), path)
 
 
-def _map_file(path: str, fd: int, size: int) -> mmap.mmap:
+def _map_file(path: str, fd: int, size: int, *, writable: bool) -> mmap.mmap:
     if size < 64:
         raise InvalidDataError(
             f"cannot attach {path}: region is {size} bytes, expected at least 64 (a ring header)"
         )
     try:
-        return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        return mmap.mmap(fd, size, mmap.MAP_SHARED, protection)
     except OSError as error:
         raise from_os_error(error, f"cannot map {path}") from error
 
@@ -350,7 +358,7 @@ def attach(path: str | os.PathLike[str], *, exclusive: bool = True) -> Ring:
 
     Args:
         path: a device node, a regular file (as in /dev/shm) or `shm:/NAME`.
-        exclusive: take the consumer's lock; False only to look.
+        exclusive: take the consumer's lock; False only to look (read-only: no collect()).
 
     Raises:
         InvalidDataError, AbiTooNewError: refused by R1, naming the field.
@@ -359,7 +367,7 @@ def attach(path: str | os.PathLike[str], *, exclusive: bool = True) -> Ring:
     """
     name = os.fspath(path)
     # A device lets any number look while one consumes; only writers exclude each other.
-    fd = open_ring(name, writable=exclusive or not Path(name).is_char_device())
+    fd = open_ring(name, writable=exclusive)
     try:
         return _attach_fd(name, fd, exclusive)
     except BaseException:
@@ -380,4 +388,5 @@ def _attach_fd(name: str, fd: int, exclusive: bool) -> Ring:
         raise NoInputError(f"cannot attach {name}: expected a device node or a file")
     if exclusive:
         _lock(fd, name)
-    return Ring(name, fd, _map_file(name, fd, status.st_size), exclusive=exclusive)
+    memory = _map_file(name, fd, status.st_size, writable=exclusive)
+    return Ring(name, fd, memory, exclusive=exclusive)

@@ -86,6 +86,15 @@ def test_missing_device_exits_66(rig: Rig) -> None:
     assert len(refused.stderr.splitlines()) == 1
 
 
+def test_missing_rights_are_no_usage_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system decides when a directory is opened (77), not a look at it beforehand (2)."""
+    build(rig)
+    rig.out.mkdir()
+    (rig.folder / "d.toml").touch()
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    rig.drain("--config", rig.folder / "d.toml")
+
+
 def test_only_tail_is_ever_written_r2(rig: Rig) -> None:
     ring = build(rig)
     before = rig.ring_file.read_bytes()

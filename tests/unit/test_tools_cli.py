@@ -7,17 +7,20 @@ import csv
 import errno
 import io
 import json
+import os
 import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 
-from hmb_trace import pccx, rejects, testing
+from hmb_trace import attach, pccx, rejects, testing
 from hmb_trace.batch import RecordBatch
 from hmb_trace.cli import main
 from hmb_trace.dump import DumpError, open_dump
+from hmb_trace.errors import UsageError
 from hmb_trace.follow import follow
 from hmb_trace.sidecar import Device, Gap, Sidecar, sidecar_path
 from tests.conftest import program, wait_until
@@ -271,6 +274,28 @@ def test_gaps(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert run(capfd, "gaps", "--strict", path)[0] == 1
     assert run(capfd, "gaps", "--strict", write(tmp_path / "b.bin", *records(3)))[0] == 0
+
+
+def test_info_only_looks_at_a_ring(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it needs no right to write, and a Ring that only looks refuses to consume."""
+    path = tmp_path / "ring"
+    ring = testing.RingBuilder(256)
+    ring.append(b"x")
+    ring.write(path)
+    modes: list[int] = []
+
+    def opened(name: str, flags: int, *rest: int, real: Any = os.open) -> int:
+        if name == str(path):
+            modes.append(flags & os.O_ACCMODE)
+        return int(real(name, flags, *rest))
+
+    monkeypatch.setattr(os, "open", opened)
+    assert json.loads(run(capfd, "info", "--json", str(path))[1])["unread"] == 40
+    assert modes == [os.O_RDONLY]
+    with attach(path, exclusive=False) as looking, pytest.raises(UsageError):
+        looking.collect()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
