@@ -57,7 +57,7 @@ def require_module(name: str, extra: str) -> Any:
 
 
 def wait_until(
-    condition: Callable[[], object], what: str = "the condition", timeout: float = 20.0
+    condition: Callable[[], object], what: str = "the condition", timeout: float = 45.0
 ) -> Any:
     """Poll until condition() is true and return its value; fail after timeout seconds."""
     deadline = time.monotonic() + timeout

@@ -136,7 +136,7 @@ def host_dies(rig: Rig, chance: random.Random, zeros: int) -> int:
     rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "100000", "--keep", "--linger", "0")
     daemon = rig.daemon("--rotate-size", "2MiB", "--fsync", "100ms")
     wait_until(lambda: len(list(rig.out.glob("*.bin"))) >= 1, "a sealed segment")
-    wait_until(lambda: [p for p in rig.out.glob("*.bin.part") if p.stat().st_size > 65536], "part")
+    wait_until(lambda: [p for p in rig.out.glob("*.bin.part") if p.stat().st_size > 0], "part")
     os.kill(daemon.pid, signal.SIGKILL)
     daemon.wait()
     for path in (rig.folder / "spool").iterdir():
