@@ -24,6 +24,8 @@ class _Piece(NamedTuple):
 
     first: int  # number of the first of them
     span: Span
+    seqs: tuple[int, int]  # of the first and the last of them
+    ts_ns: int  # of the first
 
 
 class RecordIndex:
@@ -61,17 +63,21 @@ class RecordIndex:
             for batch in self.dump.batches(_PIECE, walker=self._walker, spans=spans):
                 if not goes_on():
                     return
-                found = len(batch) if self.selection.is_everything else self._matching(batch)
-                if found:
-                    end = batch.base + len(batch.buffer)
-                    self._firsts.append(self.count)
-                    self._pieces.append(_Piece(self.count, Span(batch.segment, batch.base, end)))
-                    self.count += found
+                found = batch
+                if not self.selection.is_everything:
+                    found = batch.select(self.selection.mask(batch))
+                if len(found):
+                    self._add(
+                        found, Span(batch.segment, batch.base, batch.base + len(batch.buffer))
+                    )
         finally:
             self.done = True
 
-    def _matching(self, batch: RecordBatch) -> int:
-        return int(np.count_nonzero(self.selection.mask(batch)))
+    def _add(self, found: RecordBatch, span: Span) -> None:
+        seqs = int(found.seq[0]), int(found.seq[-1])
+        self._firsts.append(self.count)
+        self._pieces.append(_Piece(self.count, span, seqs, int(found.ts_ns[0])))
+        self.count += len(found)
 
     def rows(self, first: int, count: int) -> list[RecordBatch]:
         """Records first .. first + count - 1, as far as there are any, in one or more batches."""
@@ -112,3 +118,25 @@ class RecordIndex:
         if (piece.span.segment, piece.span.begin) >= place:
             return piece.first
         return piece.first + int(np.searchsorted(self._load(at).offset, offset))
+
+    def number_of_seq(self, seq: int) -> int | None:
+        """The number of the first selected record with this sequence number, so far as read."""
+        for at, piece in enumerate(self._pieces):
+            begin, end = piece.seqs
+            if (seq - begin) % (1 << 32) > (end - begin) % (1 << 32):
+                continue
+            rows = np.flatnonzero(self._load(at).seq == seq)
+            if len(rows):
+                return piece.first + int(rows[0])
+        return None
+
+    def number_of_time(self, ts_ns: int) -> int:
+        """The number of the first selected record at or after a firmware time; else the last."""
+        for at, piece in enumerate(self._pieces):
+            following = self._pieces[at + 1] if at + 1 < len(self._pieces) else None
+            if following is not None and following.ts_ns < ts_ns:
+                continue
+            rows = np.flatnonzero(self._load(at).ts_ns >= ts_ns)
+            if len(rows):
+                return piece.first + int(rows[0])
+        return max(self.count - 1, 0)

@@ -21,11 +21,11 @@ from hmb_trace.batch import RecordBatch
 from hmb_trace.browse import RecordIndex
 from hmb_trace.catalog import Catalog
 from hmb_trace.dump import Dump
-from hmb_trace.errors import HmbTraceError
+from hmb_trace.errors import HmbTraceError, UsageError
 from hmb_trace.expression import Expression
 from hmb_trace.layout import RecordFlag
 from hmb_trace.listing import Listing
-from hmb_trace.select import Selection
+from hmb_trace.select import Selection, parse_time
 from hmb_trace.timeaxis import Axis
 from hmb_trace.walker import BreakKind
 
@@ -158,6 +158,7 @@ class Viewer(App[None]):
         Binding("q", "quit", "Quit"),
         Binding("enter", "detail", "Detail"),
         Binding("slash", "filter", "Filter", key_display="/"),
+        Binding("colon,t", "goto", "Go to", key_display=":"),
         Binding("n", "gap(1)", "Next gap"),
         Binding("p", "gap(-1)", "Previous gap"),
         Binding("down,j", "move(1)", show=False),
@@ -178,15 +179,19 @@ class Viewer(App[None]):
         self._base = selection or Selection()
         self._index = RecordIndex(dump, self._base)
         self._list = RecordList(self._index, listing, axis)
+        # Held here: a last tick may come while the screen is being taken down.
+        self._status = Static(id="status", markup=False)
+        self._record = Static(id="record", markup=False)
         self._problem = ""
         self._where = ""
+        self._going = False  # what the prompt asks for: a place, or else a condition
 
     def compose(self) -> ComposeResult:
-        yield Static(id="status", markup=False)
+        yield self._status
         yield self._list
         with VerticalScroll(id="detail", can_focus=False):
-            yield Static(id="record", markup=False)
-        yield Input(id="prompt", placeholder='condition, as in: lba >= 4096 and name == "x"')
+            yield self._record
+        yield Input(id="prompt")
         yield Footer()
 
     def on_mount(self) -> None:
@@ -216,12 +221,12 @@ class Viewer(App[None]):
         where = f"  [{self._where}]" if self._where else ""
         at = self._list.cursor + 1 if self._index.count else 0
         text = f" {at:,} of {self._index.count:,} records, {gaps:,} gaps{where}{state}"
-        self.query_one("#status", Static).update(f"{text}  {self._problem}")
+        self._status.update(f"{text}  {self._problem}")
 
     def _show_record(self) -> None:
         batch = self._list.record()
         text = describe(batch, self._catalog) if batch is not None else "no record"
-        self.query_one("#record", Static).update(text)
+        self._record.update(text)
 
     # ---- actions ----
 
@@ -251,10 +256,35 @@ class Viewer(App[None]):
             self.notify("no further gap")
 
     def action_filter(self) -> None:
+        self._going = False
+        self._ask('condition, as in: lba >= 4096 and name == "x"', self._where)
+
+    def action_goto(self) -> None:
+        self._going = True
+        self._ask("#seq, firmware ns, +1.5s or 2026-01-31T12:00:00", "")
+
+    def _ask(self, hint: str, value: str) -> None:
         prompt = self.query_one("#prompt", Input)
+        prompt.placeholder, prompt.value = hint, value
         prompt.add_class("shown")
-        prompt.value = self._where
         prompt.focus()
+
+    def _go(self, text: str) -> None:
+        """To a sequence number or a moment.
+
+        Raises:
+            UsageError: neither, or not there.
+        """
+        if text.startswith("#"):
+            if not text[1:].isdecimal():
+                raise UsageError(f"found {text!r}, expected # and a sequence number")
+            number = self._index.number_of_seq(int(text[1:]))
+            if number is None:
+                raise UsageError(f"no record here has seq {text[1:]}")
+        else:
+            moment = parse_time(self._dump, text, None)
+            number = self._index.number_of_time((moment and moment.first) or 0)
+        self._list.move(number - self._list.cursor)
 
     def action_cancel(self) -> None:
         self.query_one("#prompt", Input).remove_class("shown")
@@ -263,6 +293,11 @@ class Viewer(App[None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         text = event.value.strip()
         try:
+            if self._going:
+                if text:
+                    self._go(text)
+                self.action_cancel()
+                return
             where = [Expression(text, self._catalog)] if text else []
         except HmbTraceError as error:
             self.notify(str(error), severity="error")

@@ -100,7 +100,7 @@ def test_find_socket_by_path_and_not_at_all(tmp_path: Path) -> None:
         server.bind(str(tmp_path / "s"))
         assert find_socket(str(tmp_path / "s")) == tmp_path / "s"
     for target in (str(tmp_path), str(tmp_path / "none"), "shm:/hmbtest-none", "nvme77"):
-        with pytest.raises(NoInputError, match="--control PATH|No such file"):
+        with pytest.raises(NoInputError, match=r"--control PATH|No such file"):
             find_socket(target)
 
 

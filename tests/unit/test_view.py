@@ -54,6 +54,29 @@ def test_index_finds_places_and_keeps_what_precedes_damage(tmp_path: Path) -> No
     assert index.number_at(0, 1 << 40) == 99
 
 
+def test_index_finds_sequence_numbers_and_moments(tmp_path: Path) -> None:
+    # A sequence that wraps, has a gap, and starts again; piece after piece of the file.
+    numbers = [*range(2**32 - 3000, 2**32), *range(9000), *range(9500, 12000), *range(5, 40)]
+    path = tmp_path / "a.bin"
+    path.write_bytes(
+        testing.dump(testing.record(seq, b"x" * 200, ts_ns=10 * i) for i, seq in enumerate(numbers))
+    )
+    index = RecordIndex(open_dump(path))
+    index.build()
+    assert len(index._pieces) > 3
+    for seq in (2**32 - 3000, 2**32 - 1, 0, 8999, 9500, 11999):
+        assert index.number_of_seq(seq) == numbers.index(seq)
+    assert index.number_of_seq(9200) is None
+    for ts_ns, number in (
+        (0, 0),
+        (1, 1),
+        (70_000, 7000),
+        (70_001, 7001),
+        (10**12, index.count - 1),
+    ):
+        assert index.number_of_time(ts_ns) == number
+
+
 def drive(path: Path, keys: list[str]) -> dict[str, Any]:
     """Press keys in the viewer; what it shows at the end."""
     require_module("textual", "ui")
@@ -101,6 +124,12 @@ def test_viewer_moves_filters_and_shows_the_record(tmp_path: Path) -> None:
     third = [row for row in made if row.cpu == 3 and row.seq not in left_out]
     assert f"of {len(third):,} records" in shown["status"]
     assert f"seq {third[0].seq} " in shown["record"]
+    shown = drive(path, ["colon", *"#700", "enter"])
+    assert "seq 700 " in shown["record"]
+    shown = drive(path, ["colon", *f"{made[900].ts_ns}", "enter"])
+    assert f"ts_ns {made[900].ts_ns} " in shown["record"]
+    shown = drive(path, ["colon", *"#500", "enter", "escape", "down"])
+    assert shown["cursor"] == 1  # it was left out: nothing to go to
     begin = next(i for i, row in enumerate(made) if row.opcode == 1)
     shown = drive(path, ["down"] * begin)
     assert f"lba                  {made[begin].fields['lba']}" in shown["record"]

@@ -30,8 +30,9 @@ from hmb_trace.timeaxis import axis_of, can_read_twice
 def command(*, files: tuple[str, ...], catalog_path: str | None, clock: str, **chosen: Any) -> None:
     """Browse the records of dumps in the terminal: scroll, filter, jump to gaps, see every field.
 
-    Keys: arrows, page up and down, g and G, / filters by an expression, n and p go to the
-    next and the previous gap, Enter shows or hides the detail, q quits.
+    Keys: arrows, page up and down, g and G, / filters by an expression, : goes to a sequence
+    number (#1234) or a moment (+1.5s), n and p go to the next and the previous gap, Enter shows
+    or hides the detail, q quits.
 
     \b
     Examples:
