@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -101,8 +102,13 @@ def catalog(rig: Rig) -> Path:
 
 
 def start(rig: Rig, *args: object) -> Path:
-    """Simulator and daemon; the daemon's control socket once it is there."""
+    """Simulator and daemon; the daemon's control socket."""
     rig.simulate("--workload", "ftl", "--keep", "--linger", "0", *args)
+    return listening(rig)
+
+
+def listening(rig: Rig) -> Path:
+    """A daemon's control socket once it is there."""
     control = rig.folder / "control"
     daemon = rig.daemon("--control", control)
     wait_until(lambda: control.exists() or daemon.process.poll() is not None, "the daemon")
@@ -179,7 +185,7 @@ def test_a_daemon_that_ends_and_comes_back(rig: Rig, terminal: Terminal) -> None
 
 
 def top(rig: Rig, *args: object, code: int = 0) -> str:
-    return rig.programs.run("hmb-trace", "top", "--interval", "300ms", *args, code=code).stdout
+    return rig.programs.run("hmb-trace", "top", "--interval", "200ms", *args, code=code).stdout
 
 
 def as_json(text: str) -> list[dict[str, Any]]:
@@ -187,17 +193,21 @@ def as_json(text: str) -> list[dict[str, Any]]:
 
 
 def test_once_agrees_with_the_ledger(rig: Rig, catalog: Path) -> None:
-    control = start(rig, "--rate", "20k/s", "--count", "120000")
+    simulator = rig.simulate(
+        *("--workload", "ftl", "--keep", "--linger", "0", "--rate", "20k/s"),
+    )
+    control = listening(rig)
     text = top(rig, control, "--once", "--catalog", catalog)
     assert "\x1b" not in text
     assert "HOST_READ" in text
     assert "RUNNING" in text
     first, second = as_json(top(rig, control, "--batch", "-n", "2", "--json"))
     assert first["records"] < second["records"]
-    assert 10_000 < second["records_per_s"] < 40_000
+    assert 2_000 < second["records_per_s"] < 100_000
     assert not second["sampled"]
     assert set(map(int, second["opcodes_per_s"])) <= set(range(0x1000, 0x1100))
-    wait_until(rig.ledger_file.exists, "the end of the workload")
+    simulator.signal(signal.SIGTERM)
+    simulator.expect(0)
 
     def counts() -> bool:
         (found,) = as_json(top(rig, control, "--once", "--json"))
@@ -227,7 +237,7 @@ def test_directory_of_a_daemon_without_socket(rig: Rig) -> None:
 
     def written() -> bool:
         (found,) = as_json(top(rig, rig.out, "--once", "--json"))
-        return found["state"] == "writing" and 5_000 < found["records_per_s"] < 60_000
+        return found["state"] == "writing" and 2_000 < found["records_per_s"] < 100_000
 
     wait_until(written, "a rate")
     (found,) = as_json(top(rig, rig.ring, "--once", "--json"))
