@@ -117,6 +117,9 @@ def test_find_record_in_a_cut() -> None:
     size = len(made) // 10
     assert find_record(made) == 0
     assert find_record(made[8:]) == size - 8
+    decoy = testing.record(7, b"", opcode=99)
+    real = [testing.record(i, decoy + b"x" * 40) for i in range(5)]
+    assert find_record(testing.dump(real)[32:]) == len(real[0]) - 32  # not the payload's
     assert find_record(b"\0" * 4096) is None
     assert find_record(b"abc") is None
 
