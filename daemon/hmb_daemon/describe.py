@@ -4,21 +4,20 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hmb_daemon import events
 from hmb_daemon.causes import Note
-from hmb_daemon.walk import MAX_RECORD, Walk
+from hmb_daemon.walk import begin_walk, walk_on
 from hmb_trace import sidecar
 from hmb_trace._core import lib
 
 LIST_MAX = 10_000  # entries of a list in a sidecar; the counts know no limit
 _INDEX_MAX = 4096
 _READ = events.HEADER.size * 8192
-_HEAD_BYTES = 64 * MAX_RECORD
+_HEAD_BYTES = 64 * 4096  # so many records of the largest size
 _Item = TypeVar("_Item")
 _Entry = tuple[int, ...]
 
@@ -197,16 +196,16 @@ def read_log(fd: int, size: int, base: int, end: int) -> Lists:
     return lists
 
 
-def walk_ends(fd: int, size: int, boundaries: Sequence[int]) -> tuple[Walk, Walk]:
-    """The first records of a segment, and its last ones.
+def walk_ends(fd: int, size: int, boundaries: Sequence[int]) -> tuple[Any, Any]:
+    """Walks (struct hmb_walk) of the first records of a segment, and of its last ones.
 
     Args:
         boundaries: offsets where records begin, ascending (the index); the last may be the
             end of the segment itself, or have nothing but a wrap marker behind it.
     """
-    first, last = Walk(), Walk()
+    first = last = begin_walk()
     # A few markers may stand before the first record, never many.
-    first.run(os.pread(fd, min(size, _HEAD_BYTES), 0))
+    walk_on(first, os.pread(fd, min(size, _HEAD_BYTES), 0))
     for begin in reversed([0, *boundaries]):
         last = _walk_from(fd, size, begin)
         if last.records:
@@ -214,14 +213,12 @@ def walk_ends(fd: int, size: int, boundaries: Sequence[int]) -> tuple[Walk, Walk
     return first, last
 
 
-def _walk_from(fd: int, size: int, offset: int) -> Walk:
-    walk = Walk()
-    while offset < size:
-        done = walk.run(os.pread(fd, min(size - offset, 1 << 20), offset), offset)
-        if not done:
+def _walk_from(fd: int, size: int, offset: int) -> Any:
+    found = begin_walk(offset)
+    while found.offset < size:
+        if not walk_on(found, os.pread(fd, min(size - found.offset, 1 << 20), found.offset)):
             break
-        offset += done
-    return walk
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,13 +255,10 @@ def fill_lists(side: sidecar.Sidecar, lists: Lists) -> None:
     side.clock, side.index, side.list_truncated = lists.clock, lists.index, lists.truncated
 
 
-def fill_ends(side: sidecar.Sidecar, first: Walk, last: Walk) -> None:
-    """Put first and last record into the sidecar."""
-    side.first_seq, side.first_ts_ns = first.first_seq, first.first_ts_ns
+def fill_ends(side: sidecar.Sidecar, first: Any, last: Any) -> None:
+    """Put first and last record into the sidecar, where there are any."""
     final = last if last.records else first
-    side.last_seq, side.last_ts_ns = final.last_seq, final.last_ts_ns
-
-
-def now_ns() -> int:
-    """CLOCK_REALTIME."""
-    return time.time_ns()
+    if first.records:
+        side.first_seq, side.first_ts_ns = first.first_seq, first.first_ts_ns
+    if final.records:
+        side.last_seq, side.last_ts_ns = final.last_record_seq, final.last_ts_ns

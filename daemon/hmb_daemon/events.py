@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -109,22 +108,6 @@ def parse(buffer: bytes | memoryview, start: int = 0) -> Iterator[Event]:
             values, data,
         )  # fmt: skip
         offset = end
-
-
-def pack(
-    kind: int,
-    *,
-    epoch: int,
-    pos: int,
-    cursor: int = 0,
-    values: tuple[int, int, int, int] = (0, 0, 0, 0),
-    body: bytes = b"",
-) -> bytes:
-    """One event of now, as the journal holds it, padding included."""
-    header = HEADER.pack(
-        MAGIC, kind, 0, len(body), epoch, pos, cursor, time.time_ns(), 0, 0, *values, 0
-    )
-    return header + body + bytes(-len(body) % 8)
 
 
 def counters_bytes(counters: Any) -> bytes:

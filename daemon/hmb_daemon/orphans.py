@@ -16,8 +16,8 @@ from hmb_daemon import describe, names
 from hmb_daemon.causes import Cause
 from hmb_daemon.events import COUNTER_NAMES, HEADER, MAGIC
 from hmb_daemon.segment import publish
+from hmb_daemon.walk import begin_walk, walk_on
 from hmb_trace import rejects
-from hmb_trace._core import ffi, lib
 from hmb_trace.errors import InvalidDataError
 from hmb_trace.sidecar import RejectsSummary, Sidecar
 
@@ -78,13 +78,11 @@ def _recover_one(
 
 def _walk(fd: int) -> tuple[Any, str]:
     """Walk to the first invalid byte; what was walked, and the hash of the valid bytes."""
-    walk = ffi.new("struct hmb_walk *")
+    walk = begin_walk()
     digest = xxhash.xxh3_64()
     while True:
         chunk = os.pread(fd, _CHUNK, walk.offset)
-        before = walk.offset
-        lib.hmb_walk(walk, ffi.from_buffer(chunk), len(chunk), ffi.NULL, ffi.NULL, ffi.NULL)
-        used = walk.offset - before
+        used = walk_on(walk, chunk)
         if not used:
             return walk, digest.hexdigest()
         digest.update(memoryview(chunk)[:used])

@@ -137,16 +137,25 @@ def test_no_circle_of_imports(deferred: bool) -> None:
         pytest.fail(" -> ".join(reversed(error.args[1])))
 
 
-def test_heavy_libraries_wait_for_the_command_that_needs_them() -> None:
-    names = [m for m in modules() if m.startswith("hmb_trace.cli") or m == "hmb_daemon.cli"]
+def loaded_by(names: Iterable[str]) -> set[str]:
+    """The modules that a fresh Python holds once these are imported."""
     code = (
         "import importlib, json, sys\n"
         f"for name in {sorted(names)!r}: importlib.import_module(name)\n"
         "print(json.dumps(sorted(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    loaded = json.loads(done.stdout)
-    assert not set(HEAVY) & set(loaded)
+    return set(json.loads(done.stdout))
+
+
+def test_heavy_libraries_wait_for_the_command_that_needs_them() -> None:
+    names = [m for m in modules() if m.startswith("hmb_trace.cli") or m == "hmb_daemon.cli"]
+    assert not set(HEAVY) & loaded_by(names)
+
+
+def test_the_daemon_does_without_numpy() -> None:
+    names = [m for m in modules() if package_of(m) == "hmb_daemon"]
+    assert "numpy" not in loaded_by(names)
 
 
 def test_api_h_has_no_preprocessor_lines() -> None:

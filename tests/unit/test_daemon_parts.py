@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon's small parts: the sink, names, the walk, configuration types, events, rejects."""
+"""The daemon's small parts: the sink, names, configuration types, events, rejects."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from hmb_daemon import config, describe, events, names, output
 from hmb_daemon.causes import Cause
 from hmb_daemon.segment import open_data
 from hmb_daemon.sink import BOUNCE, PAGE, Sink
-from hmb_daemon.walk import Walk
 from hmb_daemon.writer import FSYNC_ALWAYS, FSYNC_NEVER, FSYNC_SEAL
 
 from hmb_trace import rejects, sidecar
 from hmb_trace._core import ffi, lib
 from hmb_trace.errors import InvalidDataError, UsageError
-from hmb_trace.testing import dump, marker, record
 
 
 class Source:
@@ -126,23 +124,6 @@ def test_scan_sees_only_segments_of_the_label(tmp_path: Path) -> None:
     assert names.next_number(tmp_path, "z") == 1
 
 
-def test_walk_agrees_with_the_library() -> None:
-    rng = random.Random(3)
-    seq, parts = 5, []
-    for _ in range(500):
-        seq = rng.choice([seq + 1, seq + 1, seq + 1, seq, seq + 7, seq - 40]) % (1 << 32)
-        if rng.random() < 0.1:
-            parts.append(marker(seq))
-        else:
-            parts.append(record(seq, payload=rng.randbytes(rng.randrange(50)), ts_ns=seq))
-    data = dump(parts)
-    mine, theirs = Walk(), ffi.new("struct hmb_walk *")
-    assert mine.run(data) == len(data)
-    lib.hmb_walk(theirs, ffi.from_buffer(data), len(data), ffi.NULL, ffi.NULL, ffi.NULL)
-    assert (mine.records, mine.valid) == (theirs.records, theirs.offset)
-    assert (mine.first_seq, mine.last_seq) == (theirs.first_seq, theirs.last_record_seq)
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -185,9 +166,17 @@ def test_output_probe_leaves_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "a/b").iterdir()) == []
 
 
+def packed(kind: int, *, epoch: int, pos: int, body: bytes = b"", **values: int) -> bytes:
+    """One event as the journal holds it, padding included; values: cursor, a, b, c, d."""
+    fields = ("cursor", "host_ns", "ts_ns", "seq", "a", "b", "c", "d", "reserved")
+    rest = [values.get(name, 0) for name in fields]
+    header = events.HEADER.pack(events.MAGIC, kind, 0, len(body), epoch, pos, *rest)
+    return header + body + bytes(-len(body) % 8)
+
+
 def test_events_survive_packing() -> None:
-    first = events.pack(lib.HMB_EV_GAP, epoch=1, pos=64, values=(1, 5, 3, 0))
-    second = events.pack(lib.HMB_EV_REJECT, epoch=1, pos=64, cursor=128, body=b"12345")
+    first = packed(lib.HMB_EV_GAP, epoch=1, pos=64, a=1, b=5, c=3)
+    second = packed(lib.HMB_EV_REJECT, epoch=1, pos=64, cursor=128, body=b"12345")
     one, two = events.parse(first + second, 1000)
     assert (one.start, one.end, two.start) == (1000, 1096, 1096)
     assert one.detail == {"seq_before": 1, "seq_after": 5, "lost": 3, "rejected": 0}
@@ -199,9 +188,9 @@ def test_events_survive_packing() -> None:
 def test_lists_stay_bounded_and_say_so() -> None:
     lists = describe.Lists(0)
     for number in range(describe.LIST_MAX + 5):
-        (event,) = events.parse(events.pack(lib.HMB_EV_GAP, epoch=0, pos=number * 8))
+        (event,) = events.parse(packed(lib.HMB_EV_GAP, epoch=0, pos=number * 8))
         lists.add(events.HEADER.unpack(describe.log_entry(event)))
-        (event,) = events.parse(events.pack(lib.HMB_EV_INDEX, epoch=0, pos=number * 8))
+        (event,) = events.parse(packed(lib.HMB_EV_INDEX, epoch=0, pos=number * 8))
         lists.add(events.HEADER.unpack(describe.log_entry(event)))
     assert len(lists.gaps) == describe.LIST_MAX and lists.truncated
     assert 2000 < len(lists.index) <= 4097
