@@ -21,7 +21,6 @@ class Cause(enum.IntEnum):
     CORRUPT = 9
     HANGUP = 10
     DISK_FULL = 11
-    JOURNAL = 12
     HOST_DIED = 13
     SNAPSHOT = 14
     DURATION = 15

@@ -30,7 +30,6 @@ class Housekeeper:
         self.max_age_ns = 0
         self.level = 0
         self.deleted = 0
-        self.deleted_bytes = 0
         self._directory = directory
         self._label = label
         self._log = log
@@ -130,7 +129,6 @@ class Housekeeper:
         for suffix in (names.SIDECAR, names.REJECTS, names.ZST, names.BIN):
             (self._directory / (found.name + suffix)).unlink(missing_ok=True)
         self.deleted += 1
-        self.deleted_bytes += size
         self._log.warning("segment-deleted", segment=found.name, bytes=size, why=why)
 
     def retain(self) -> None:

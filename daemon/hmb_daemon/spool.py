@@ -346,18 +346,6 @@ class Spool:
         """Data bytes [start, end), for a look at a few records."""
         return bytes(ffi.buffer(self.c.data + start % self.c.data_size, end - start))
 
-    def append_event(self, commit: Any, event: bytes) -> None:
-        """Put an event behind commit.journal_head; the caller commits. Only while nobody collects.
-
-        Raises:
-            InvalidDataError: the journal is full (the writer hangs).
-        """
-        used = commit.journal_head - self.read_writer().journal_tail
-        if used + len(event) > self.c.journal_size:
-            raise InvalidDataError("event journal is full: the writer does not keep up")
-        ffi.memmove(self.c.journal + commit.journal_head % self.c.journal_size, event, len(event))
-        commit.journal_head += len(event)
-
 
 def counters_in(state_body: bytes) -> bytes:
     """The counters inside the bytes of a struct hmb_state."""

@@ -11,7 +11,6 @@ from hmb_trace.catalog import Field
 from hmb_trace.dump import Dump
 from hmb_trace.knowledge import sidecar_of
 
-_INTEGERS = {f"{kind}{bits}": (bits, kind) for kind in "ui" for bits in (8, 16, 32, 64)}
 _NS = 10**9
 _PADDING = "\t\tstruct { } align(64) _padding;\n"
 
