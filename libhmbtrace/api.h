@@ -47,7 +47,7 @@ struct hmb_ring {
 	uint64_t region_size;
 	uint64_t ring_size;
 	int (*advance)(const struct hmb_ring *ring, uint64_t expected, uint64_t new_tail);
-	int32_t fd; /* for advance by ioctl, and poll(2) where poll_fd is set; else -1 */
+	int32_t fd; /* for advance by ioctl, and poll(2) where can_poll is set; else -1 */
 	uint32_t can_poll;
 };
 
