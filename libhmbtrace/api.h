@@ -291,6 +291,8 @@ int hmb_spool_map(struct hmb_spool *spool, int fd, uint64_t file_size, uint64_t 
 		  uint64_t journal_size, const char *identity, int create);
 void hmb_spool_unmap(struct hmb_spool *spool);
 const char *hmb_spool_identity(const struct hmb_spool *spool);
+/* Another ring took the old one's place (R6), and nothing of it was collected yet. */
+void hmb_spool_set_identity(struct hmb_spool *spool, const char *identity);
 
 /* The last commit, consistent even while the other side goes on. */
 void hmb_spool_read_commit(const struct hmb_spool *spool, struct hmb_commit *commit);

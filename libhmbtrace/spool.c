@@ -236,6 +236,12 @@ const char *hmb_spool_identity(const struct hmb_spool *spool)
 	return superblock(spool)->identity;
 }
 
+void hmb_spool_set_identity(struct hmb_spool *spool, const char *identity)
+{
+	/* Killed halfway it fits no ring: what is in the spool is sealed, a new epoch begins. */
+	strncpy(superblock(spool)->identity, identity, IDENTITY_SIZE - 1);
+}
+
 /* ---- commits ---- */
 
 /*

@@ -181,19 +181,20 @@ class Opener:
         if leftover is not None:
             collector = new_collector(self._settings, self._ring, leftover)
             continues = self._continues(leftover, collector)
-            if continues and leftover.manifest() == self._manifest():
+            if continues and leftover.manifest() == self.manifest_for(self._ring):
                 return self._resume(leftover, collector)
             carried = self._finish(leftover, continues=continues)
         return self._fresh(carried)
 
-    def _manifest(self) -> Manifest:
+    def manifest_for(self, ring: Ring) -> Manifest:
+        """What stands beside a spool for this ring."""
         options = self._options
         return Manifest(
-            device=self._ring.path,
-            identity=self._ring.identity,
+            device=ring.path,
+            identity=ring.identity,
             directory="" if options.pipe_fd >= 0 else str(options.directory.resolve()),
             prefix=options.prefix,
-            ring_size=int(self._ring.c.ring_size),
+            ring_size=int(ring.c.ring_size),
             single="-" if options.pipe_fd >= 0 else options.single,
         )
 
@@ -234,7 +235,7 @@ class Opener:
     def _fresh(self, carried: Any) -> tuple[Spool, Any]:
         fd = spool.prepare_directory(self._directory, private=self._private)
         size = spool_size(self._settings, int(self._ring.c.ring_size))
-        opened = Spool.create(self._directory, self._name, fd, size, self._manifest())
+        opened = Spool.create(self._directory, self._name, fd, size, self.manifest_for(self._ring))
         collector = new_collector(self._settings, self._ring, opened)
         try:
             self._begin(collector, opened, carried)

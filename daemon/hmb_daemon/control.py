@@ -107,19 +107,24 @@ class Daemon:
         self._ring = self._attach_ring()
         self._cleanup.callback(self._close_ring)
         self._options = self._open_output()
-        self._origin = describe.Origin(
-            label=self._options.prefix,
-            device=capture.device_of(self._ring),
-            ring_size=int(self._ring.c.ring_size),
-        )
+        self._origin = self._describe_ring()
         opener = capture.Opener(settings, self._ring, self._options, self.log)
         self._spool, self._collector = opener.open()
+        self._manifest_for = opener.manifest_for
+        self._manifest = opener.manifest_for(self._ring)
         # Until something was collected a fresh spool holds nothing that anybody would miss.
         self._spool_done = not opener.resumed
         self._cleanup.callback(self._close_spool)
         self._cleanup.callback(capture.Populator(self._spool).stop)
         self._counters_before = opener.counters_before
         self._recover_orphans(opener.resumed)
+
+    def _describe_ring(self) -> describe.Origin:
+        return describe.Origin(
+            label=self._options.prefix,
+            device=capture.device_of(self._ring),
+            ring_size=int(self._ring.c.ring_size),
+        )
 
     def _attach_ring(self) -> Ring:
         try:
@@ -494,6 +499,7 @@ class Daemon:
         if result == 0:
             self._reconnector = None
             self._collector.keep_frozen = 0
+            self._take_over_ring()
             self.log.warning(
                 "epoch",
                 epoch=int(self._collector.state.epoch),
@@ -509,6 +515,17 @@ class Daemon:
             self._on_device_error()
         elif self._reconnector is None:
             self._await_epoch()
+
+    def _take_over_ring(self) -> None:
+        """The new epoch's ring may be another: a restart must know it, waits go by its size."""
+        origin = self._describe_ring()
+        self._writer.origins[int(self._collector.state.epoch)] = origin
+        waits = capture.waits(self._settings, origin.ring_size)
+        self._collector.latency_ns, self._collector.idle_ns = waits
+        manifest = self._manifest_for(self._ring)
+        if manifest != self._manifest:
+            self._spool.rebind(manifest)
+            self._manifest = manifest
 
     # -- the end
 

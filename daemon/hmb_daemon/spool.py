@@ -256,6 +256,15 @@ class Spool:
                 "move both away to start afresh"
             ) from error
 
+    def rebind(self, manifest: Manifest) -> None:
+        """Another ring took the old one's place (R6); nothing of it was collected yet.
+
+        Raises:
+            OSError: the manifest cannot be written.
+        """
+        self._write_manifest(manifest)
+        lib.hmb_spool_set_identity(self.c, manifest.identity.encode(errors="replace")[:255])
+
     def abandon(self) -> None:
         """Leave it mapped when closed: a thread that cannot be ended may still look at it."""
         self._abandoned = True

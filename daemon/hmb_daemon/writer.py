@@ -117,6 +117,7 @@ class Writer(threading.Thread):
         self.spool = spool
         self.options = options
         self.origin = origin
+        self.origins: dict[int, describe.Origin] = {}  # of epochs on another ring (R6)
         self.state = spool.read_writer()
         self.segment: Segment | None = None
         self.failure: BaseException | None = None
@@ -492,12 +493,13 @@ class Writer(threading.Thread):
         state = self.state
         end = state.segment_pos + state.file_offset
         lists = describe.read_log(segment.events_fd, state.events_offset, state.segment_pos, end)
+        origin = self.origins.get(state.epoch, self.origin)
         side = Sidecar(
             segment=state.name + self.suffix,
             number=state.segment,
-            label=self.origin.label,
-            device=self.origin.device,
-            ring_size=self.origin.ring_size,
+            label=origin.label,
+            device=origin.device,
+            ring_size=origin.ring_size,
             epoch=state.epoch,
             started_ns=state.started_ns,
             sealed_ns=time.time_ns(),

@@ -144,6 +144,28 @@ def test_second_consumer_exits_69_naming_the_pid(rig: Rig) -> None:
     first.expect(0)
 
 
+def test_kill_after_another_ring_took_the_place_r6_r12_loses_nothing_silently(rig: Rig) -> None:
+    """The spool knows which ring it goes on with, also when that is not the first one."""
+    build(rig, flags=2)
+    daemon = rig.daemon("--on-frozen", "wait")
+    wait_until(lambda: logged(daemon, "frozen"), "the end of the first ring")
+    ring = RingBuilder(1024)
+    ring.raw(b"".join(record(seq) for seq in range(100, 106)))
+    ring.write(rig.folder / "other")
+    (rig.folder / "other").rename(rig.ring_file)
+    wait_until(lambda: head_and_tail(rig)[1] == 192, "the second ring to be drained")
+    daemon.process.kill()
+    daemon.process.wait()
+    ring.consume()
+    ring.raw(record(109))  # three were dropped meanwhile
+    rig.ring_file.write_bytes(ring.region())
+    rig.drain()
+    sides = sidecars(rig.out)
+    assert [(side.epoch, side.ring_size) for side in sides][:1] == [(0, 4096)]
+    assert {(side.epoch, side.ring_size) for side in sides[1:]} == {(1, 1024)}
+    assert (sides[-1].last_seq, sum(side.lost for side in sides)) == (109, 3)
+
+
 # ---- --once ----
 
 
