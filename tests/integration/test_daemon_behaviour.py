@@ -148,7 +148,7 @@ def test_kill_after_another_ring_took_the_place_r6_r12_loses_nothing_silently(ri
     """The spool knows which ring it goes on with, also when that is not the first one."""
     build(rig, flags=2)
     daemon = rig.daemon("--on-frozen", "wait")
-    wait_until(lambda: logged(daemon, "frozen"), "the end of the first ring")
+    wait_until(lambda: logged(daemon, "segment-sealed"), "the end of the first ring")
     ring = RingBuilder(1024)
     ring.raw(b"".join(record(seq) for seq in range(100, 106)))
     ring.write(rig.folder / "other")
