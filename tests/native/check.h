@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the C tests share: one check that says where, and a small producer of rings. */
+/* What the C tests share: checks that say where, and a small producer of rings. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -9,15 +9,7 @@
 #include <string.h>
 
 #include "core.h"
-
-#define CHECK(condition)                                                                 \
-	do {                                                                             \
-		if (!(condition)) {                                                      \
-			fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, \
-				#condition);                                             \
-			abort();                                                         \
-		}                                                                        \
-	} while (0)
+#include "expect.h"
 
 #define CHECK_EQUAL(found, expected)                                                        \
 	do {                                                                                \

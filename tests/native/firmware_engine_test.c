@@ -8,16 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "expect.h"
 #include "sim_core.h"
-
-#define CHECK(condition)                                                                 \
-	do {                                                                             \
-		if (!(condition)) {                                                      \
-			fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, \
-				#condition);                                             \
-			abort();                                                         \
-		}                                                                        \
-	} while (0)
 
 static const struct hmb_sim_field fields[] = {
 	{ .offset = 0, .size = 8, .kind = HMB_SIM_FIELD_RANDOM, .max = UINT64_MAX },

@@ -9,16 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "expect.h"
 #include "hmb_producer.h"
-
-#define CHECK(condition)                                                                 \
-	do {                                                                             \
-		if (!(condition)) {                                                      \
-			fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, \
-				#condition);                                             \
-			abort();                                                         \
-		}                                                                        \
-	} while (0)
 
 #define STALE 0xa5
 
