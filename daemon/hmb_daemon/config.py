@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import click
 
 from hmb_daemon.writer import FSYNC_ALWAYS, FSYNC_NEVER, FSYNC_SEAL
 from hmb_trace import units
+from hmb_trace.commandline import Parsed
 from hmb_trace.errors import ConfigError, UsageError
 
 DEFAULT_FILE = Path("/etc/hmb-trace/daemon.toml")
@@ -32,22 +32,6 @@ RELOADABLE = frozenset(
         "log_level",
     }
 )
-
-
-class _Parsed(click.ParamType[Any]):
-    """A click type around a function that raises UsageError."""
-
-    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
-        self.name = name
-        self._parse = parse
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._parse(value)
-        except UsageError as error:
-            self.fail(str(error), param, ctx)
 
 
 def parse_fsync(text: str) -> int:
@@ -87,9 +71,9 @@ def parse_peak_rate(text: str) -> int:
     return max(1, units.parse_size(text.strip().removesuffix("/s")))
 
 
-FSYNC = _Parsed("never|seal|TIME|always", parse_fsync)
-COMPRESS = _Parsed("zstd[:LEVEL]", parse_compress)
-PEAK_RATE = _Parsed("rate", parse_peak_rate)
+FSYNC = Parsed("never|seal|TIME|always", parse_fsync)
+COMPRESS = Parsed("zstd[:LEVEL]", parse_compress)
+PEAK_RATE = Parsed("rate", parse_peak_rate)
 
 
 @dataclass(slots=True, kw_only=True)

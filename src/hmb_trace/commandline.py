@@ -21,7 +21,9 @@ _STDERR = 2
 EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
-class _Parsed(click.ParamType[Any]):
+class Parsed(click.ParamType[Any]):
+    """A parameter type around a function that raises UsageError."""
+
     def __init__(self, name: str, parse: Callable[[str], int | None]) -> None:
         self.name = name
         self._parse = parse
@@ -35,9 +37,9 @@ class _Parsed(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
-SIZE = _Parsed("size", units.parse_size)  # bytes
-DURATION = _Parsed("time", units.parse_duration)  # nanoseconds
-RATE = _Parsed("rate", units.parse_rate)  # events per second, None for "max"
+SIZE = Parsed("size", units.parse_size)  # bytes
+DURATION = Parsed("time", units.parse_duration)  # nanoseconds
+RATE = Parsed("rate", units.parse_rate)  # events per second, None for "max"
 
 
 class SuggestingGroup(click.Group):
