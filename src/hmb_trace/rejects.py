@@ -24,16 +24,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from hmb_trace._core import lib
 from hmb_trace.errors import InvalidDataError, from_os_error
 
 MAGIC = 0x4A455248
 HEADER = struct.Struct("<IHHIIQQQ")
-REASONS = {
-    1: "damaged",
-    2: "lying-length",
-    3: "unknown-flags",
-    4: "marker",
-    5: "overrun",
+REASONS: dict[int, str] = {
+    lib.HMB_REJECT_DAMAGED: "damaged",
+    lib.HMB_REJECT_LYING_LENGTH: "lying-length",
+    lib.HMB_REJECT_UNKNOWN_FLAGS: "unknown-flags",
+    lib.HMB_REJECT_MARKER: "marker",
+    lib.HMB_REJECT_OVERRUN: "overrun",
 }
 
 
