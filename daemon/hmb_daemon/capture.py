@@ -16,8 +16,9 @@ from typing import Any
 from hmb_daemon import describe, events, names, spool, sysio, testhook
 from hmb_daemon.causes import Cause
 from hmb_daemon.config import Settings
+from hmb_daemon.orders import Request, WriterOptions
 from hmb_daemon.spool import Manifest, Spool
-from hmb_daemon.writer import Request, Writer, WriterOptions
+from hmb_daemon.writer import Writer
 from hmb_trace._core import ffi, lib
 from hmb_trace.errors import InputOutputError
 from hmb_trace.ring import Ring, invalid_cursors

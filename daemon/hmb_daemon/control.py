@@ -25,10 +25,11 @@ from hmb_daemon.controlsocket import ControlSocket
 from hmb_daemon.events import counters_bytes, counters_delta
 from hmb_daemon.housekeeping import Housekeeper
 from hmb_daemon.notify import Notifier
+from hmb_daemon.orders import Request, WriterOptions
 from hmb_daemon.patience import GiveUpError
 from hmb_daemon.reconnect import Reconnector
 from hmb_daemon.status import collector_status, writer_status
-from hmb_daemon.writer import Request, Writer, WriterOptions
+from hmb_daemon.writer import Writer
 from hmb_trace._core import lib
 from hmb_trace.errors import (
     HmbTraceError,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hmb_daemon import names, testhook
 from hmb_daemon.config import Settings
-from hmb_daemon.writer import WriterOptions
+from hmb_daemon.orders import WriterOptions
 from hmb_trace.errors import CannotCreateError, from_os_error
 
 

@@ -14,7 +14,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +21,10 @@ from hmb_daemon import describe, names, sysio
 from hmb_daemon.causes import Cause, Note
 from hmb_daemon.eventlog import EventLogger
 from hmb_daemon.events import COUNTERS, Event, counters_bytes, counters_delta, parse
+from hmb_daemon.orders import FSYNC_ALWAYS, FSYNC_NEVER, Request, WriterOptions
 from hmb_daemon.patience import Patience
 from hmb_daemon.segment import Segment, publish
-from hmb_daemon.sink import BOUNCE, PipeSink, Write
+from hmb_daemon.sink import BOUNCE, PipeSink
 from hmb_daemon.spool import Spool, counters_in
 from hmb_daemon.testhook import point
 from hmb_trace import rejects
@@ -36,10 +36,6 @@ _S = 10**9
 _BATCH_NS = 60 * _MS
 _ODD_NS = 100 * _MS
 _IDLE_NS = _S
-
-FSYNC_NEVER = -2
-FSYNC_SEAL = -1
-FSYNC_ALWAYS = 0
 
 # Without records, these alone are worth a segment; the others wait for the next one.
 _WORTH_A_SEGMENT = frozenset(
@@ -55,23 +51,6 @@ _WORTH_A_SEGMENT = frozenset(
 )
 
 
-@dataclass(slots=True)
-class WriterOptions:
-    """How segments are written. Sizes in bytes, times in nanoseconds."""
-
-    directory: Path
-    prefix: str
-    single: str = ""  # the one output file's name, instead of a set
-    pipe_fd: int = -1  # records only, to a stream
-    rotate_size: int = 0
-    rotate_interval: int = 0
-    fsync: int = _S  # interval, or FSYNC_*
-    drop_oldest: bool = False
-    direct: bool = True
-    snapshot: bool = False
-    pwrite: Write = os.pwrite
-
-
 class Plan(NamedTuple):
     """A place where data, journal and counters belong together; a cause cuts there."""
 
@@ -80,15 +59,6 @@ class Plan(NamedTuple):
     counters: bytes
     epoch: int
     cause: Cause | None = None
-
-
-@dataclass(slots=True)
-class Request:
-    """Asked by the control thread: seal what is committed by now."""
-
-    cause: Cause
-    last: bool = False
-    done: threading.Event = field(default_factory=threading.Event)
 
 
 class Writer(threading.Thread):

@@ -13,9 +13,9 @@ import pytest
 import xxhash
 from hmb_daemon import config, describe, events, names, output
 from hmb_daemon.causes import Cause
+from hmb_daemon.orders import FSYNC_ALWAYS, FSYNC_NEVER, FSYNC_SEAL
 from hmb_daemon.segment import open_data
 from hmb_daemon.sink import BOUNCE, PAGE, Sink
-from hmb_daemon.writer import FSYNC_ALWAYS, FSYNC_NEVER, FSYNC_SEAL
 
 from hmb_trace import rejects, sidecar
 from hmb_trace._core import ffi, lib
