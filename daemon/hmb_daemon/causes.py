@@ -44,6 +44,8 @@ class Note(enum.IntEnum):
     DISK_ERROR = 6
     DISK_RESUMED = 7
     FSYNC_FAILED = 8
+    SEGMENT_RESTORED = 9
+    SEGMENT_VANISHED = 10
 
     @property
     def text(self) -> str:

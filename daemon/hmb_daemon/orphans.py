@@ -176,5 +176,5 @@ def _sweep(directory: Path, label: str, keep: str) -> None:
         torn = rest in (names.EVENTS_PART, names.REJECTS_PART, names.SIDECAR + ".tmp")
         if torn and not (directory / (match[1] + names.BIN + names.PART)).exists():
             path.unlink(missing_ok=True)
-        if rest == names.ZST + ".tmp":
+        if rest == names.ZST + ".tmp" or rest.endswith(names.PART + ".tmp"):
             path.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from hmb_daemon import names
 from hmb_daemon.sink import Sink, Write
 from hmb_daemon.testhook import point
 
+_COPY_CHUNK = 1 << 20
 _CREATE = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
 
 
@@ -64,6 +65,7 @@ class Segment:
         self.rejects_offset = rejects_offset
         self._rejects_fd = -1
         self._log_dirty = False
+        directory.mkdir(parents=True, exist_ok=True)
         self._events_fd = os.open(self.path(names.EVENTS_PART), _CREATE, 0o644)
         fd = -1
         try:
@@ -128,6 +130,37 @@ class Segment:
         """The event log, to read from."""
         return self._events_fd
 
+    def restore(self) -> bool:
+        """Make files again that somebody deleted while they were open; whether there were any.
+
+        What was written to them is still there as long as they are open.
+
+        Raises:
+            OSError: they cannot be made; may be called again.
+        """
+        dump, sealed = self.path(self.suffix + names.PART), self.path(self.suffix)
+        gone = not _is_at(self.sink.fd, dump) and not _is_at(self.sink.fd, sealed)
+        if gone:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            fd = _copy_of(self.sink.fd, dump)
+            os.close(self.sink.fd)
+            self.sink.fd, self.sink.dirty = fd, True
+        if gone and not _is_at(self._events_fd, self.path(names.EVENTS_PART)):
+            fd = _copy_of(self._events_fd, self.path(names.EVENTS_PART))
+            os.close(self._events_fd)
+            self._events_fd, self._log_dirty = fd, True
+        if gone and self._rejects_fd >= 0:
+            self._restore_rejects()
+        return gone
+
+    def _restore_rejects(self) -> None:
+        path = self.path(names.REJECTS_PART)
+        if _is_at(self._rejects_fd, path) or _is_at(self._rejects_fd, self.path(names.REJECTS)):
+            return
+        fd = _copy_of(self._rejects_fd, path)
+        os.close(self._rejects_fd)
+        self._rejects_fd = fd
+
     def close(self) -> None:
         """Close the files; the segment stays as it is."""
         self.sink.close()
@@ -135,6 +168,32 @@ class Segment:
         os.close(self._events_fd)
         if self._rejects_fd >= 0:
             os.close(self._rejects_fd)
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """Whether a path leads to an open file."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _copy_of(fd: int, path: Path) -> int:
+    """A copy of an open file under `path`, opened and locked like the file itself."""
+    temporary = path.with_name(path.name + ".tmp")
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT
+    copy = os.open(temporary, _CREATE | os.O_TRUNC, 0o644)
+    try:
+        fcntl.flock(copy, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with Path(f"/proc/self/fd/{fd}").open("rb", buffering=0) as source:
+            while data := source.read(_COPY_CHUNK):
+                _write_all(copy, data, os.lseek(copy, 0, os.SEEK_END))
+        fcntl.fcntl(copy, fcntl.F_SETFL, fcntl.fcntl(copy, fcntl.F_GETFL) | flags)
+        temporary.replace(path)
+    except BaseException:
+        os.close(copy)
+        raise
+    return copy
 
 
 def _write_all(fd: int, data: bytes, offset: int) -> None:

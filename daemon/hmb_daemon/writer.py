@@ -36,6 +36,7 @@ _S = 10**9
 _BATCH_NS = 60 * _MS
 _ODD_NS = 100 * _MS
 _IDLE_NS = _S
+_LOOK_NS = _S  # between looks whether the open segment is still where it belongs
 
 # Without records, these alone are worth a segment; the others wait for the next one.
 _WORTH_A_SEGMENT = frozenset(
@@ -109,6 +110,7 @@ class Writer(threading.Thread):
         self._worth = False
         self._odd_since = 0
         self._last_sync = time.monotonic_ns()
+        self._last_look = 0
         self._opened_at = 0
         sent = self.state.data_tail - self.state.segment_pos
         self._pipe = PipeSink(options.pipe_fd, sent) if options.pipe_fd >= 0 else None
@@ -360,8 +362,22 @@ class Writer(threading.Thread):
             self.patience.attempt(segment.sink.flush_odd)
             self._odd_since = 0
             self._commit_data()
+        if now - self._last_look >= _LOOK_NS:
+            self._last_look = now
+            self._restore(segment)
         if 0 < self.options.fsync <= now - self._last_sync and segment.sink.dirty:
             self._sync()
+
+    def _restore(self, segment: Segment) -> None:
+        """Somebody may have deleted the open segment, or the directory it lies in."""
+        if self.patience.attempt(segment.restore):
+            self.note(Note.SEGMENT_RESTORED)
+            self._log.error(
+                "segment-restored",
+                segment=self.state.name,
+                found="deleted while it was written",
+                action="written again from what was still open; leave .part files alone",
+            )
 
     def _sync(self) -> None:
         """fdatasync; a failure cannot be repaired, only told: the kernel dropped the pages."""
@@ -435,6 +451,7 @@ class Writer(threading.Thread):
         assert segment is not None
         self.patience.attempt(segment.sink.flush_odd)
         self._odd_since = 0
+        self._restore(segment)
         if self._notes:
             self._append_log(segment, [])
         state.phase, state.cause = lib.HMB_PHASE_SEALING, int(cause)
@@ -455,9 +472,13 @@ class Writer(threading.Thread):
         state, directory = self.state, self.options.directory
         has_rejects = state.rejects_offset > 0
         suffix = self.suffix
-        self.patience.attempt(
-            lambda: publish(directory, state.name, side, rejects=has_rejects, suffix=suffix)
-        )
+
+        def step() -> None:
+            if self.segment:
+                self.segment.restore()
+            publish(directory, state.name, side, rejects=has_rejects, suffix=suffix)
+
+        self.patience.attempt(step)
 
     def _describe(self, segment: Segment, cause: Cause) -> Sidecar:
         state = self.state
@@ -484,7 +505,7 @@ class Writer(threading.Thread):
         side.rejects = describe.rejects_summary(
             state.name + names.REJECTS, lists, counted["rejected_records"]
         )
-        with segment.path(self.suffix + names.PART).open("rb") as file:
+        with Path(f"/proc/self/fd/{segment.sink.fd}").open("rb") as file:
             boundaries = [entry.offset for entry in lists.index]
             first, last = describe.walk_ends(file.fileno(), state.file_offset, boundaries)
         describe.fill_ends(side, first, last)
@@ -549,6 +570,7 @@ class Writer(threading.Thread):
         self._scan(snapshot.journal)
         after = (mark for mark in self._marks if mark.pos >= state.data_tail)
         plan = next(after, snapshot)
+        self.note(Note.SEGMENT_VANISHED)
         self._log.error("segment-vanished", segment=part.name, bytes=plan.pos - state.segment_pos)
         while self._marks and self._marks[0].journal < plan.journal:
             self._marks.popleft()

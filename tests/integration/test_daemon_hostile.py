@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 from hmb_daemon import log
 
 from tests.conftest import Programs, program, wait_until
-from tests.integration.daemonlib import SPOOL, Rig, assert_equals_ledger, walk
+from tests.integration.daemonlib import SPOOL, Rig, assert_equals_ledger, logged, sidecars, walk
 
 FULL_LOAD = (
     "--ring-size",
@@ -157,3 +158,37 @@ def test_waiting_for_a_fifo_s_reader_ends_at_term(
     wait_until(lambda: catches_term(daemon.pid))
     daemon.terminate()
     assert daemon.wait(10) == 130
+
+
+@pytest.mark.parametrize("what", ["file", "directory"])
+def test_an_open_segment_that_is_deleted_is_written_again(rig: Rig, what: str) -> None:
+    load = ("--ring-size", "256KiB", "--count", "60000", "--rate", "40k/s", "--freeze-at-end")
+    simulator = rig.simulate(*load, "--on-full", "block")
+    daemon = rig.daemon("--on-frozen", "exit")
+    part = wait_until(lambda: next(rig.out.glob("*.bin.part"), None))
+    wait_until(lambda: part.stat().st_size > 100_000)
+    if what == "file":
+        part.unlink()
+    else:
+        shutil.rmtree(rig.out)
+    daemon.expect(0)
+    simulator.expect(0)
+    assert_equals_ledger(rig.out, rig.ledger)
+    assert len(logged(daemon, "segment-restored")) == 1
+    assert "segment-restored" in [event.id for event in sidecars(rig.out)[0].events]
+
+
+def test_a_segment_that_vanished_with_its_daemon_makes_the_next_incomplete(rig: Rig) -> None:
+    load = ("--ring-size", "256KiB", "--count", "60000", "--rate", "40k/s", "--freeze-at-end")
+    simulator = rig.simulate(*load, "--on-full", "block")
+    daemon = rig.daemon()
+    part = wait_until(lambda: next(rig.out.glob("*.bin.part"), None))
+    wait_until(lambda: part.stat().st_size > 100_000)
+    daemon.signal(signal.SIGSTOP)
+    part.unlink()
+    daemon.kill()
+    rig.daemon("--on-frozen", "exit").expect(0)
+    simulator.expect(0)
+    (side,) = sidecars(rig.out)
+    assert not side.complete
+    assert "segment-vanished" in [event.id for event in side.events]
