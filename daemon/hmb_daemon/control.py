@@ -22,7 +22,7 @@ from hmb_daemon import capture, describe, log, orphans, output
 from hmb_daemon.causes import Cause, Note
 from hmb_daemon.config import LOG_LEVELS, RELOADABLE, Settings
 from hmb_daemon.controlsocket import ControlSocket
-from hmb_daemon.events import counters_bytes, counters_delta
+from hmb_daemon.events import TornEventError, counters_bytes, counters_delta
 from hmb_daemon.housekeeping import Housekeeper
 from hmb_daemon.notify import Notifier
 from hmb_daemon.orders import Request, WriterOptions
@@ -74,6 +74,8 @@ class Daemon:
         self._cause = Cause.STOP
         self._error: HmbTraceError | None = None
         self._stopping = False
+        self._replaced = False
+        self._looked_at = 0.0
         self._end_asked = False
         self._stop_asked_at = 0.0
         self._gave_up_at: float | None = None
@@ -155,6 +157,8 @@ class Daemon:
 
     def _recover_orphans(self, resumed: bool) -> None:
         options = self._options
+        if options.single and not resumed:
+            output.refuse_unfinished(options.directory / options.single)
         if options.pipe_fd >= 0 or options.single:
             return
         keep = self._spool.read_writer().name
@@ -243,6 +247,8 @@ class Daemon:
                 self._on_stop(self._ended.popleft())
             if self._reconnector is not None:
                 self._try_reconnect()
+            else:
+                self._watch_name()
             if deadline is not None and time.monotonic() >= deadline and not self._stopping:
                 self._ask_stop(Cause.DURATION)
             if not self._writer.is_alive():
@@ -378,6 +384,10 @@ class Daemon:
 
     def _on_stop(self, code: int) -> None:
         self._thread.join()
+        if self._replaced and not self._stopping:
+            self._replaced, self._collector.stop = False, 0
+            self._on_hangup()
+            return
         handlers: dict[int, Callable[[], None]] = {
             lib.HMB_STOP_DRAINED: lambda: self._ask_stop(Cause.ONCE),
             lib.HMB_STOP_FROZEN: self._on_frozen,
@@ -453,6 +463,19 @@ class Daemon:
         self._ask_stop(Cause.DEVICE_ERROR, error)
 
     # -- epochs
+
+    def _watch_name(self) -> None:
+        """Once a second: a producer that died may have left its ring, and begun another one.
+
+        What the old region still holds is drained before _on_hangup() turns to the new one.
+        """
+        now = time.monotonic()
+        if self._stopping or self._replaced or now - self._looked_at < _TICK_S:
+            return
+        self._looked_at = now
+        if Reconnector(self._ring, self.log).replaced():
+            self._replaced = True
+            self._collector.stop = 1
 
     def _await_epoch(self, *, gone: bool = False) -> None:
         self._reconnector = Reconnector(self._ring, self.log, gone=gone)
@@ -576,6 +599,11 @@ class Daemon:
                 f"cannot write to {self._settings.output or self._options.directory}: {failure}; "
                 f"spool {self._spool.path} "
                 "keeps the rest, the next start finishes it"
+            )
+        elif isinstance(failure, TornEventError):
+            self._error = InvalidDataError(
+                f"spool {self._spool.path} is damaged: {failure}; move it and its .json away to "
+                "start afresh, the open .part file keeps what was written"
             )
         elif isinstance(failure, OSError):
             self._error = from_os_error(failure, "cannot write the output")

@@ -20,6 +20,7 @@ from hmb_trace.errors import BusyError, from_os_error
 
 _LINE_MAX = 4096
 _BACKLOG = 8
+_LINKS_MAX = 16
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -45,6 +46,8 @@ class ControlSocket:
         except OSError:
             return
         link.setblocking(False)
+        if len(self._buffers) >= _LINKS_MAX:  # descriptors are for segments, not for idlers
+            self._drop(next(iter(self._buffers)))
         self._buffers[link] = bytearray()
         self._selector.register(link, selectors.EVENT_READ, lambda: self._read(link))
 
@@ -71,6 +74,8 @@ class ControlSocket:
             if not isinstance(request, dict):
                 raise TypeError("expected a JSON object")
             answer = self._answer(request)
+        except RecursionError:
+            answer = {"ok": False, "error": "JSON is nested too deeply"}
         except (ValueError, TypeError) as error:
             answer = {"ok": False, "error": str(error)}
         try:

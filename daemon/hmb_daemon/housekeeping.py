@@ -132,7 +132,11 @@ class Housekeeper:
         self._log.warning("segment-deleted", segment=found.name, bytes=size, why=why)
 
     def retain(self) -> None:
-        """Delete the oldest sealed segments beyond --max-total-size and --max-age."""
+        """Delete the oldest sealed segments beyond --max-total-size and --max-age.
+
+        The newest one stays even where it alone is larger: a limit set too small would
+        otherwise delete the whole capture.
+        """
         with self._lock:
             if self.max_age_ns:
                 self._retain_age()
@@ -149,7 +153,7 @@ class Housekeeper:
     def _retain_size(self) -> None:
         sizes = {found: self._size(found) for found in self._sealed()}
         total = sum(sizes.values())
-        for found, size in sizes.items():
+        for found, size in list(sizes.items())[:-1]:
             if total <= self.max_total_size:
                 return
             self._delete(found, "max-total-size")

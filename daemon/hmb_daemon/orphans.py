@@ -18,7 +18,8 @@ from hmb_daemon.events import COUNTER_NAMES, HEADER, MAGIC
 from hmb_daemon.segment import publish
 from hmb_daemon.walk import begin_walk, walk_on
 from hmb_trace import rejects
-from hmb_trace.errors import InvalidDataError
+from hmb_trace.errors import BusyError, InvalidDataError
+from hmb_trace.ring import lock_holder
 from hmb_trace.sidecar import RejectsSummary, Sidecar
 
 _CHUNK = 4 << 20
@@ -34,6 +35,9 @@ def recover(
 
     Returns:
         The last sequence number of the last one that had records, else None.
+
+    Raises:
+        BusyError: another daemon writes segments of this label here.
     """
     last_seq = None
     for found in names.scan(directory, label):
@@ -52,8 +56,12 @@ def _recover_one(
     with path.open("r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return None  # another daemon is writing it
+        except BlockingIOError as error:
+            pid = lock_holder(file.fileno())
+            raise BusyError(
+                f"{path} is being written by {f'pid {pid}' if pid else 'another daemon'}; two "
+                "captures in one directory need different names: give another --label"
+            ) from error
         walk, digest = _walk(file.fileno())
         cut = os.fstat(file.fileno()).st_size - walk.offset
         file.truncate(walk.offset)

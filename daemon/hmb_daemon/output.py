@@ -61,6 +61,20 @@ def _single_file(output: str) -> Path:
     return path
 
 
+def refuse_unfinished(path: Path) -> None:
+    """A .part that no spool stands behind is another capture's: it stays.
+
+    Raises:
+        CannotCreateError: there is one.
+    """
+    part = path.with_name(path.name + names.PART)
+    if part.exists():
+        raise CannotCreateError(
+            f"{part} is there already, of a capture that did not end; rename it "
+            "(hmb-trace repair cuts it where records end), or give another --output"
+        )
+
+
 def apply(settings: Settings, options: WriterOptions) -> None:
     """Put what may change while running into the writer's options."""
     options.rotate_size = settings.rotate_size

@@ -29,6 +29,7 @@ def open_data(path: Path, flags: int, *, direct: bool) -> tuple[int, bool]:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
+            flags &= ~os.O_EXCL  # it was made before the flag was refused
     return os.open(path, flags, 0o644), False
 
 
@@ -40,8 +41,10 @@ class Segment:
         name: its name without suffix.
         offset, events_offset, rejects_offset: where the files go on; 0: a new segment.
         suffix: of the dump once it is sealed.
+        fresh: it must not be there yet.
 
     Raises:
+        FileExistsError: `fresh`, and another daemon took this name.
         OSError: as the system says; nothing half-open remains.
     """
 
@@ -57,6 +60,7 @@ class Segment:
         pwrite: Write = os.pwrite,
         reserve: int = 0,
         suffix: str = names.BIN,
+        fresh: bool = False,
     ) -> None:
         self.directory = directory
         self.name = name
@@ -66,11 +70,15 @@ class Segment:
         self._rejects_fd = -1
         self._log_dirty = False
         directory.mkdir(parents=True, exist_ok=True)
-        self._events_fd = os.open(self.path(names.EVENTS_PART), _CREATE, 0o644)
-        fd = -1
+        flags = _CREATE | os.O_EXCL if fresh else _CREATE
+        part = self.path(suffix + names.PART)
+        if fresh and (self.path(suffix).exists() or self.path(suffix + ".zst").exists()):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(part))
+        fd, is_direct = open_data(part, flags, direct=direct)
+        self._events_fd = -1
         try:
+            self._events_fd = os.open(self.path(names.EVENTS_PART), _CREATE, 0o644)
             os.ftruncate(self._events_fd, events_offset)
-            fd, is_direct = open_data(self.path(suffix + names.PART), _CREATE, direct=direct)
             # Tells a later start, and other daemons, that this part is not an orphan.
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.sink = Sink(fd, offset, direct=is_direct, pwrite=pwrite, reserve=reserve)
@@ -78,9 +86,11 @@ class Segment:
                 self.sink.resume()
             self._open_rejects(create=False)
         except BaseException:
-            os.close(self._events_fd)
-            if fd >= 0:
-                os.close(fd)
+            if fresh:
+                part.unlink(missing_ok=True)
+            if self._events_fd >= 0:
+                os.close(self._events_fd)
+            os.close(fd)
             raise
 
     def path(self, suffix: str) -> Path:

@@ -205,7 +205,7 @@ class Spool:
                 error, f"cannot open spool {directory / name}", creating=True
             ) from error
         size = os.fstat(spool.fd).st_size
-        if os.pread(spool.fd, len(_MAGIC), 0) != _MAGIC:
+        if not os.pread(spool.fd, len(_MAGIC), 0).strip(b"\0"):
             # Killed before the header was written: nothing had been collected.
             spool.close(remove=True)
             return None

@@ -400,6 +400,17 @@ class Writer(threading.Thread):
 
     def _open_segment(self) -> None:
         state = self.state
+        segment = None
+        while segment is None:
+            self._name_segment()
+            segment = self._open_files(fresh=True)  # None: another daemon has this number
+        begin = describe.begin_entry(state.segment_pos, state.epoch, state.started_ns)
+        self.patience.attempt(lambda: segment.append_events(begin))
+        state.events_offset = segment.events_offset
+        self._log.info("segment-open", segment=state.name)
+
+    def _name_segment(self) -> None:
+        state = self.state
         state.segment += 1
         state.started_ns = time.time_ns()
         state.name = self._segment_name(state.segment, state.started_ns)
@@ -409,11 +420,6 @@ class Writer(threading.Thread):
         state.phase, state.cause = lib.HMB_PHASE_WRITING, 0
         self.spool.commit_writer(state)
         point("segment-named")
-        segment = self._open_files()
-        begin = describe.begin_entry(state.segment_pos, state.epoch, state.started_ns)
-        self.patience.attempt(lambda: segment.append_events(begin))
-        state.events_offset = segment.events_offset
-        self._log.info("segment-open", segment=state.name)
 
     def _segment_name(self, number: int, started_ns: int) -> str:
         single = self.options.single
@@ -427,21 +433,27 @@ class Writer(threading.Thread):
         single = self.options.single
         return names.BIN if not single or single.endswith(names.BIN) else ""
 
-    def _open_files(self) -> Segment:
+    def _open_files(self, *, fresh: bool = False) -> Segment | None:
         state, options = self.state, self.options
-        self.segment = self.patience.attempt(
-            lambda: Segment(
-                options.directory,
-                state.name,
-                offset=state.file_offset,
-                events_offset=state.events_offset,
-                rejects_offset=state.rejects_offset,
-                direct=options.direct,
-                pwrite=options.pwrite,
-                reserve=options.rotate_size or 1 << 62,
-                suffix=self.suffix,
-            )
-        )
+
+        def step() -> Segment | None:
+            try:
+                return Segment(
+                    options.directory,
+                    state.name,
+                    offset=state.file_offset,
+                    events_offset=state.events_offset,
+                    rejects_offset=state.rejects_offset,
+                    direct=options.direct,
+                    pwrite=options.pwrite,
+                    reserve=options.rotate_size or 1 << 62,
+                    suffix=self.suffix,
+                    fresh=fresh and not options.single,
+                )
+            except FileExistsError:
+                return None
+
+        self.segment = self.patience.attempt(step)
         self._opened_at = self._last_sync = time.monotonic_ns()
         point("segment-opened")
         return self.segment

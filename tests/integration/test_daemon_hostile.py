@@ -6,12 +6,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hmb_daemon import log
+from hmb_daemon.segment import Segment
 
 from tests.conftest import Programs, program, wait_until
 from tests.integration.daemonlib import SPOOL, Rig, assert_equals_ledger, logged, sidecars, walk
@@ -27,6 +29,9 @@ FULL_LOAD = (
     "block",
     "--freeze-at-end",
 )
+
+
+SMALL = ("--rotate-size", "64KiB")  # an index mark every 4 KiB
 
 
 @pytest.fixture
@@ -192,3 +197,104 @@ def test_a_segment_that_vanished_with_its_daemon_makes_the_next_incomplete(rig: 
     (side,) = sidecars(rig.out)
     assert not side.complete
     assert "segment-vanished" in [event.id for event in side.events]
+
+
+def left_spool(rig: Rig) -> Path:
+    """A spool with records that only it has."""
+    rig.fill("--count", "3000")
+    kill = {"HMB_TRACE_TEST_KILL": "data-written"}
+    rig.daemon("--once", *SMALL, env=kill).expect(-signal.SIGKILL)
+    return next((rig.folder / "spool").glob("*.spool"))
+
+
+def test_a_spool_of_random_bytes_is_not_thrown_away(rig: Rig) -> None:
+    spool = left_spool(rig)
+    noise = bytes(range(256)) * 64
+    spool.write_bytes(noise)
+    assert "or is damaged" in rig.drain(code=65).stderr
+    assert spool.read_bytes() == noise
+
+
+def test_a_damaged_journal_is_one_line_and_stays(rig: Rig) -> None:
+    spool = left_spool(rig)
+    with spool.open("r+b") as file:
+        file.seek(65536)
+        file.write(bytes([0x5A]) * 4096)
+    said = rig.drain(*SMALL, code=65).stderr.splitlines()[-1]
+    assert f"spool {spool} is damaged" in said
+    assert spool.exists()
+
+
+def test_two_daemons_do_not_share_a_label_in_a_directory(rig: Rig) -> None:
+    rig.fill("--count", "100")
+    other = Rig(rig.programs, rig.folder / "other")
+    other.folder.mkdir()
+    other.fill("--count", "100")
+    first = rig.daemon()
+    wait_until(lambda: any(rig.out.glob("*.bin.part")))
+    args = command(other, "--output-dir", rig.out)
+    second = subprocess.run(args, capture_output=True, text=True, check=False, timeout=30)
+    assert second.returncode == 69
+    assert second.stderr.count("\n") == 1
+    assert "give another --label" in second.stderr
+    first.signal(signal.SIGTERM)
+    first.expect(0)
+    assert_equals_ledger(rig.out, rig.ledger)
+
+
+@pytest.mark.parametrize("there", [".bin.part", ".bin", ".bin.zst"])
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_new_segment_never_takes_a_name_in_use(tmp_path: Path, there: str, direct: bool) -> None:
+    name = tmp_path / f"x{there}"
+    name.write_bytes(b"somebody else's")
+    with pytest.raises(FileExistsError):
+        Segment(tmp_path, "x", fresh=True, direct=direct)
+    assert name.read_bytes() == b"somebody else's"
+    assert [path.name for path in tmp_path.iterdir()] == [name.name]
+
+
+def test_an_unfinished_output_file_is_not_overwritten(rig: Rig) -> None:
+    rig.fill("--count", "100")
+    part = rig.folder / "one.bin.part"
+    part.write_bytes(b"an earlier capture")
+    done = rig.drain("--output", rig.folder / "one.bin", code=73)
+    assert f"{part} is there already" in done.stderr
+    assert part.read_bytes() == b"an earlier capture"
+
+
+def connect(path: Path) -> socket.socket:
+    """A link to a control socket, once its backlog has room."""
+    link = socket.socket(socket.AF_UNIX)
+    wait_until(lambda: link.connect_ex(str(path)) == 0)
+    link.settimeout(10)
+    return link
+
+
+def test_idle_and_absurd_control_clients_do_no_harm(rig: Rig) -> None:
+    rig.fill("--count", "100")
+    path = rig.folder / "ctl"
+    daemon = rig.daemon("--control", path)
+    wait_until(path.exists)
+    idle = [connect(path) for _ in range(40)]
+    with connect(path) as link:
+        link.sendall(b"[" * 4000 + b"\n")
+        assert link.recv(100) == b'{"ok": false, "error": "JSON is nested too deeply"}\n'
+    links = [fd.readlink().name for fd in Path(f"/proc/{daemon.pid}/fd").iterdir()]
+    assert sum(name.startswith("socket:") for name in links) < 20
+    for link in idle:
+        link.close()
+    daemon.signal(signal.SIGTERM)
+    daemon.expect(0)
+
+
+def test_another_ring_under_the_name_is_drained_too(rig: Rig) -> None:
+    rig.fill("--count", "300")
+    daemon = rig.daemon()
+    wait_until(lambda: any(rig.out.glob("*.bin.part")))
+    rig.ring_file.unlink()
+    rig.simulate("--count", "500", "--start-seq", "1000", "--freeze-at-end")
+    wait_until(lambda: logged(daemon, "epoch"))
+    daemon.signal(signal.SIGTERM)
+    daemon.expect(0)
+    assert [side.records for side in sidecars(rig.out)] == [300, 500]
+    assert [side.epoch for side in sidecars(rig.out)] == [0, 1]
