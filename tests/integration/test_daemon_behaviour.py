@@ -357,7 +357,8 @@ def test_rotation_by_size_cuts_at_records(shm_rig: Rig) -> None:
 
 
 def test_rotation_by_time(shm_rig: Rig) -> None:
-    simulator = feed(shm_rig, "--freeze-at-end", "--duration", "3s")
+    args = ("--freeze-at-end", "--await-consumer", "60s")
+    simulator = feed(shm_rig, "--duration", "3s", *args)
     shm_rig.daemon("--on-frozen", "exit", "--rotate-interval", "300ms").expect(0)
     simulator.expect(0)
     assert_equals_ledger(shm_rig.out, shm_rig.ledger)

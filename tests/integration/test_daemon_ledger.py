@@ -59,7 +59,7 @@ def test_forced_drops_are_reported_r5(rig: Rig, keep_seq: bool) -> None:
     """A ring that nobody drains at first: its drops are gaps where they take a seq."""
     policy = ["--drops-keep-seq"] if keep_seq else []
     args = ("--ring-size", "4KiB", "--payload", "0..64", "--on-full", "drop", "--keep", *policy)
-    simulator = rig.simulate("--rate", "200k/s", "--duration", "1s", "--freeze-at-end", *args)
+    simulator = rig.simulate("--rate", "200k/s", "--duration", "3s", "--freeze-at-end", *args)
     daemon = rig.daemon("--on-frozen", "exit").expect(0)
     simulator.expect(0)
     ledger, sides = rig.ledger, sidecars(rig.out)

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -37,13 +37,21 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+# A child begins with its parent's peak: start it from a small process, not from the test runner.
+LAUNCHER = """
+import os, subprocess, sys
+child = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(child.pid, 0)
+print(usage.ru_maxrss)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
 def peak_kib(*args: str) -> int:
     """The largest resident size of one run."""
-    child = subprocess.Popen([program("hmb-trace"), *args], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    assert child.returncode == 0
-    return usage.ru_maxrss
+    command = [sys.executable, "-S", "-c", LAUNCHER, program("hmb-trace"), *args]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return int(done.stdout)
 
 
 @pytest.mark.parametrize(
