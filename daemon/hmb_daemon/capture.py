@@ -37,6 +37,11 @@ _POPULATE_CHUNK = 4 << 20
 _SYSFS = Path("/sys/class/nvme")
 
 
+def _shown(path: str) -> str:
+    """A path for the sidecar, which is UTF-8; a file's name need not be."""
+    return path.encode(errors="backslashreplace").decode()
+
+
 def device_of(ring: Ring) -> Device:
     """What the system knows about the drive behind a ring."""
     kind = "char" if stat.S_ISCHR(os.fstat(ring.fd).st_mode) else "file"
@@ -51,7 +56,7 @@ def device_of(ring: Ring) -> Device:
             said[field] = (_SYSFS / name / attribute).read_text().strip() if kind == "char" else ""
         except OSError:
             said[field] = ""
-    return Device(path=ring.path, kind=kind, identity=ring.identity, **said)
+    return Device(path=_shown(ring.path), kind=kind, identity=ring.identity, **said)
 
 
 def waits(settings: Settings, ring_size: int) -> tuple[int, int]:
@@ -113,7 +118,7 @@ def finish_leftover(leftover: Spool, options: WriterOptions, log: Any, cause: Ca
     )
     origin = describe.Origin(
         label=manifest.prefix,
-        device=Device(path=manifest.device, identity=manifest.identity),
+        device=Device(path=_shown(manifest.device), identity=manifest.identity),
         ring_size=manifest.ring_size,
     )
     writer = Writer(leftover, options, origin, log)

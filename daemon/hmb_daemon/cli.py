@@ -194,7 +194,9 @@ def _reloader(args: list[str]) -> Any:
     def reload() -> config.Settings:
         with command.make_context(PROGRAM, list(args)) as ctx:
             options = {k: v for k, v in ctx.params.items() if k not in _META}
-            return config.Settings(**options)
+            settings = config.Settings(**options)
+            settings.check()
+            return settings
 
     return reload
 

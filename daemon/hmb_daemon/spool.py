@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import stat
 import struct
@@ -33,6 +34,7 @@ from hmb_trace.units import format_size
 
 _MIB = 1 << 20
 _PAGE = 4096
+_SIZE_MAX = 1 << 62
 _MAGIC = b"HMBSPOOL"
 _OFFSET_COUNTERS: int = ffi.offsetof("struct hmb_state", "counters")
 # struct hmb_writer_commit.base: planned position, epoch, counters there, counters at the start
@@ -166,6 +168,7 @@ class Spool:
         """
         size = -(-size // _PAGE) * _PAGE
         journal = min(max(size // 16, 4 * _MIB), 64 * _MIB) & ~(_PAGE - 1)
+        size = min(size, _SIZE_MAX)  # no file system takes that much, and it will say so
         total = lib.hmb_spool_file_size(size, journal)
         try:
             spool = Spool._open(directory, name, directory_fd, os.O_CREAT | os.O_TRUNC)
@@ -233,7 +236,8 @@ class Spool:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name + ".tmp", flags, 0o600, dir_fd=self._directory_fd)
         try:
-            os.write(fd, msgspec.json.encode(manifest))
+            # Paths need not be UTF-8: this keeps what os.fsdecode() made of them.
+            os.write(fd, json.dumps(msgspec.to_builtins(manifest)).encode())
         finally:
             os.close(fd)
         os.rename(name + ".tmp", name, src_dir_fd=self._directory_fd, dst_dir_fd=self._directory_fd)
@@ -249,8 +253,8 @@ class Spool:
                 self._manifest_name(), os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self._directory_fd
             )
             with os.fdopen(fd, "rb") as file:
-                return msgspec.json.decode(file.read(), type=Manifest)
-        except (OSError, msgspec.MsgspecError) as error:
+                return msgspec.convert(json.loads(file.read()), Manifest)
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
             raise InvalidDataError(
                 f"{self.path}.json: {error}; the spool beside it cannot be finished, "
                 "move both away to start afresh"

@@ -217,9 +217,11 @@ class Ring:
     def identity(self) -> str:
         """Which device and which region this is, as stable as the system can tell."""
         status = os.fstat(self.fd)
+        # ASCII: it is kept in a field of bytes, and a file's name need not be UTF-8.
+        name = Path(self.path).name.encode("ascii", errors="backslashreplace").decode()
         if stat.S_ISCHR(status.st_mode):
-            return f"chr:{status.st_rdev:x}:{Path(self.path).name}"
-        return f"file:{status.st_dev:x}:{status.st_ino}:{Path(self.path).name}"[:200]
+            return f"chr:{status.st_rdev:x}:{name}"
+        return f"file:{status.st_dev:x}:{status.st_ino}:{name}"[:200]
 
     def view(self) -> RingView:
         """One look at header and cursors (head by acquire)."""

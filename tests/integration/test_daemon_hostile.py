@@ -298,3 +298,39 @@ def test_another_ring_under_the_name_is_drained_too(rig: Rig) -> None:
     daemon.expect(0)
     assert [side.records for side in sidecars(rig.out)] == [300, 500]
     assert [side.epoch for side in sidecars(rig.out)] == [0, 1]
+
+
+def test_names_that_are_not_utf8_are_captured_and_resumed(
+    programs: Programs, tmp_path: Path
+) -> None:
+    rig = Rig(programs, tmp_path / os.fsdecode(b"\xff\xfe"))
+    rig.folder.mkdir()
+    rig.fill("--count", "100")
+    kill = {"HMB_TRACE_TEST_KILL": "data-written"}
+    rig.daemon("--once", env=kill).expect(-signal.SIGKILL)
+    rig.drain()
+    assert_equals_ledger(rig.out, rig.ledger)
+    (side,) = sidecars(rig.out)
+    assert (side.epoch, side.complete) == (0, True)
+    assert "\\udcff" in side.device.path
+
+
+def test_an_absurd_spool_size_is_one_line(rig: Rig) -> None:
+    rig.fill("--count", "1")
+    said = rig.drain("--spool-size", "9" * 25, code=73).stderr
+    assert said.count("\n") == 1
+    assert "give a smaller --spool-size" in said
+
+
+def test_a_reload_refuses_what_a_start_refuses(rig: Rig) -> None:
+    rig.fill("--count", "10")
+    config = rig.folder / "daemon.toml"
+    config.write_text('rotate-size = "1MiB"\n')
+    daemon = rig.daemon("--config", config)
+    wait_until(lambda: any(rig.out.glob("*.bin.part")))
+    config.write_text('rotate-size = "1"\n')
+    daemon.signal(signal.SIGHUP)
+    (line,) = wait_until(lambda: logged(daemon, "reload-failed"))
+    assert "expected 0 (never) or at least 64KiB" in line["error"]
+    daemon.signal(signal.SIGTERM)
+    daemon.expect(0)

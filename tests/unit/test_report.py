@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import html.parser
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -305,3 +306,11 @@ def test_report_counters_over_time(tmp_path: Path) -> None:
     assert (counter["name"], counter["unit"]) == ("depth", "commands")
     assert counter["mean"] == [3, 5, 0, 250, None]
     assert "4 values from 0 commands to 250 commands, 64.5 commands on average." in page.text
+
+
+def test_a_dump_whose_name_is_not_utf8_has_a_report(tmp_path: Path) -> None:
+    source = tmp_path / os.fsdecode(b"\xff.bin")
+    source.write_bytes(b"")
+    output = tmp_path / "report.html"
+    assert main(["report", "-o", str(output), str(source)]) == 0
+    assert "\\udcff" in output.read_text(encoding="utf-8")

@@ -51,6 +51,8 @@ def command(
     from hmb_trace.report import build  # noqa: PLC0415 - the same
 
     page = build(open_dumps(files), catalog=catalog, title=title or _title(files))
+    # A file's name need not be UTF-8.
+    page = page.encode(errors="backslashreplace").decode()
     _write(output, page)
     if not quiet and output != "-":
         click.echo(f"{output}: {len(page.encode()) / 1024:.0f} KiB, open it in a browser", err=True)
