@@ -33,7 +33,7 @@ def written(rig: Rig) -> int:
 
 
 def finish(rig: Rig, simulator: Running) -> Running:
-    daemon = rig.daemon("--on-frozen", "exit", *ROTATE).expect(0)
+    daemon = rig.daemon("--on-frozen", "exit", *ROTATE).expect(0, timeout=600)  # a soak is long
     simulator.expect(0)
     assert_equals_ledger(rig.out, rig.ledger)
     assert list((rig.folder / "spool").iterdir()) == []
