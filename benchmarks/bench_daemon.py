@@ -93,6 +93,8 @@ class Capture:
             if daemon.poll() is not None:
                 raise RuntimeError((self.folder / "daemon.log").read_text())
             time.sleep(0.005)
+        while "hmb-populate" in _threads(daemon.pid):  # the spool's pages, once in a capture's life
+            time.sleep(0.005)
         before = _cpu(daemon.pid)
         os.kill(simulator.pid, signal.SIGCONT)
         begun = time.perf_counter()
@@ -119,6 +121,10 @@ class Capture:
 def _cpu(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _threads(pid: int) -> set[str]:
+    return {path.read_text().strip() for path in Path(f"/proc/{pid}/task").glob("*/comm")}
 
 
 def _rss_anon(pid: int) -> int:
@@ -307,7 +313,7 @@ def _watch(ring: Path, out: Path, seconds: float) -> tuple[list[float], list[flo
     waits: tuple[list[float], list[float]] = ([], [])
     open_heads: tuple[list[tuple[float, int]], list[tuple[float, int]]] = ([], [])
     with ring.open("rb") as file, mmap.mmap(file.fileno(), 64, prot=mmap.PROT_READ) as header:
-        part = next(out.glob("*.part"))
+        part = next(out.glob("*.bin.part"))
         # The dump holds about what the ring gave; the difference (gaps) is constant but for laps.
         offset = int.from_bytes(header[0x18:0x20], "little") - part.stat().st_size
         end = time.perf_counter() + seconds

@@ -36,6 +36,7 @@ _S = 10**9
 _BATCH_NS = 60 * _MS
 _ODD_NS = 100 * _MS
 _IDLE_NS = _S
+_WRITER_NICE = -10
 _LOOK_NS = _S  # between looks whether the open segment is still where it belongs
 
 # Without records, these alone are worth a segment; the others wait for the next one.
@@ -148,6 +149,7 @@ class Writer(threading.Thread):
     def run(self) -> None:
         """Thread body; `failure` holds what ended it early."""
         sysio.name_thread("hmb-writer")
+        sysio.prefer_thread(_WRITER_NICE)  # what is written soon is still in the cache
         try:
             self.run_to_end()
         except BaseException as error:
