@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Programs, program, require, wait_until
+from tests.conftest import Programs, Running, program, require, wait_until
 from tests.integration.daemonlib import (
     Rig,
     assert_equals_ledger,
@@ -131,17 +132,41 @@ def test_full_disk_drops_the_oldest(rig: Rig, small_disk: Path) -> None:
     assert (found.lost, found.last_record_seq) == (0, rig.ledger["last_seq"])
 
 
+def open_segments(rig: Rig) -> list[Path]:
+    """Segments being written that hold something; one may be sealed while we look."""
+    found = []
+    for path in rig.out.glob("*.bin.part"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_size:
+                found.append(path)
+    return found
+
+
+def stands_still(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+
+def kill_with_open_segment(rig: Rig, daemon: Running) -> Path:
+    """kill -9 at a moment at which a segment is open: hold the daemon still, look, go on if not."""
+    while True:
+        wait_until(lambda: open_segments(rig), "an open segment")
+        os.kill(daemon.pid, signal.SIGSTOP)
+        wait_until(lambda: stands_still(daemon.pid), "the daemon to stand still")
+        found = open_segments(rig)
+        os.kill(daemon.pid, signal.SIGKILL if found else signal.SIGCONT)
+        if found:
+            daemon.wait()
+            return found[0]
+
+
 def host_dies(rig: Rig, chance: random.Random, zeros: int) -> int:
     """kill -9, then take what a dead host would: the spool, and the end of the open segment."""
     rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "100000", "--keep", "--linger", "0")
     daemon = rig.daemon("--rotate-size", "2MiB", "--fsync", "100ms")
     wait_until(lambda: len(list(rig.out.glob("*.bin"))) >= 1, "a sealed segment")
-    wait_until(lambda: [p for p in rig.out.glob("*.bin.part") if p.stat().st_size > 0], "part")
-    os.kill(daemon.pid, signal.SIGKILL)
-    daemon.wait()
+    part = kill_with_open_segment(rig, daemon)
     for path in (rig.folder / "spool").iterdir():
         path.unlink()
-    (part,) = rig.out.glob("*.bin.part")
     kept = chance.randrange(part.stat().st_size)
     with part.open("r+b") as file:
         file.truncate(kept)
