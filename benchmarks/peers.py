@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import bench_offline
 from bench_daemon import BIN, Capture
 from measure import heading, load, note, row
 
@@ -170,6 +171,7 @@ def main() -> None:
         for buffers in (("4M", "8"), ("512k", "4")) if emit else ():
             Lttng(folder, buffers).run(emit, count)
         reading(folder, dump, count)
+    bench_offline.run_peers(quick=False)
 
 
 if __name__ == "__main__":
