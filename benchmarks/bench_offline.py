@@ -145,19 +145,14 @@ def bench_peers(dump: Path, folder: Path, records: int) -> None:
 
 def run(quick: bool) -> None:
     """What `make bench` calls."""
-    _in_folder(500_000 if quick else 8_000_000, peers=False)
+    _in_folder(500_000 if quick else 8_000_000)
 
 
-def run_peers(quick: bool) -> None:
-    """The part that needs babeltrace2, for `make bench-peers`."""
-    _in_folder(200_000 if quick else 2_000_000, peers=True)
-
-
-def _in_folder(records: int, *, peers: bool) -> None:
+def _in_folder(records: int) -> None:
     folder = Path(tempfile.mkdtemp(prefix="hmb-bench-", dir=os.environ.get("BENCH_DIR")))
     print(f"\noffline: {records:,} records of 48 bytes")
     try:
-        _run(folder, records, peers=peers)
+        _run(folder, records)
     finally:
         shutil.rmtree(folder)
 
@@ -166,13 +161,11 @@ def main() -> int:
     """Run everything."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", default="8M")
-    parser.add_argument("--peers", action="store_true")
-    chosen = parser.parse_args()
-    _in_folder(parse_rate(chosen.records) or 0, peers=chosen.peers)
+    _in_folder(parse_rate(parser.parse_args().records) or 0)
     return 0
 
 
-def _run(folder: Path, records: int, *, peers: bool) -> None:
+def _run(folder: Path, records: int) -> None:
     dump = folder / "bench.bin"
     make_dump(dump, records)
     bare = report("bare walk", records, best(lambda: bare_walk(dump)))
@@ -185,8 +178,6 @@ def _run(folder: Path, records: int, *, peers: bool) -> None:
         report(target, records, best(work), aim)
     report("decode to text", records, best(command("decode", str(dump), "-o", out)))
     bench_seek(folder, records)
-    if peers:
-        bench_peers(dump, folder, records)
     print(f"{'RSS':<28} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:9.0f} MiB")
 
 

@@ -171,7 +171,10 @@ def main() -> None:
         for buffers in (("4M", "8"), ("512k", "4")) if emit else ():
             Lttng(folder, buffers).run(emit, count)
         reading(folder, dump, count)
-    bench_offline.run_peers(quick=False)
+        inside = folder / "inside"
+        inside.mkdir()
+        heading("the same trace, ours inside one process: start-up left out")
+        bench_offline.bench_peers(dump, inside, count)
 
 
 if __name__ == "__main__":
