@@ -316,6 +316,8 @@ uint64_t hmb_spool_wait(const struct hmb_spool *spool, uint64_t pos, uint64_t wa
 
 /* Copy n bytes at data position pos (through the double mapping), for callers without the GIL. */
 void hmb_spool_copy(const struct hmb_spool *spool, void *to, uint64_t pos, uint64_t n);
+/* The same into a buffer that a device reads next, not this CPU: past the caches. */
+void hmb_spool_stream(const struct hmb_spool *spool, void *to, uint64_t pos, uint64_t n);
 
 /*
  * Does the committed spool continue this ring?  1: yes, tail is already "after";

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "copy.h"
 #include "core.h"
 
 #define HMB_MARKER HMB_REC_FLAG_WRAP_MARKER
@@ -55,8 +56,8 @@ static inline void copy_ring(const struct hmb_ring *ring, void *to, uint64_t cur
 	uint64_t offset = cursor & (ring->ring_size - 1);
 	uint64_t first = HMB_MIN(n, ring->ring_size - offset);
 
-	memcpy(to, area + offset, first);
-	memcpy((uint8_t *)to + first, area, n - first);
+	hmb_copy(to, area + offset, first);
+	hmb_copy((uint8_t *)to + first, area, n - first);
 }
 
 static inline uint8_t *at(const struct pass *pass, uint64_t cursor)

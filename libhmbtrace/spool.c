@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "copy.h"
 #include "core.h"
 #include "pass.h"
 
@@ -360,7 +361,12 @@ uint64_t hmb_spool_wait(const struct hmb_spool *spool, uint64_t pos, uint64_t wa
 
 void hmb_spool_copy(const struct hmb_spool *spool, void *to, uint64_t pos, uint64_t n)
 {
-	memcpy(to, spool->data + pos % spool->data_size, n);
+	hmb_copy(to, spool->data + pos % spool->data_size, n);
+}
+
+void hmb_spool_stream(const struct hmb_spool *spool, void *to, uint64_t pos, uint64_t n)
+{
+	hmb_copy_past_caches(to, spool->data + pos % spool->data_size, n);
 }
 
 /* ---- recovery ---- */

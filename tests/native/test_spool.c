@@ -102,6 +102,30 @@ static void batches_are_contiguous(void)
 	close(fd);
 }
 
+/* Any alignment, any length, across the end, and nothing beside it. */
+static void streaming_copies_what_copying_does(void)
+{
+	uint64_t size = hmb_spool_file_size(DATA, JOURNAL);
+	uint8_t streamed[512], copied[512];
+	int fd = new_file(size);
+	struct hmb_spool spool;
+
+	CHECK_EQUAL(hmb_spool_map(&spool, fd, size, DATA, JOURNAL, "x", 1), 0);
+	for (uint64_t i = 0; i < DATA; i++)
+		spool.data[i] = (uint8_t)(i * 31 + i / 256);
+	for (uint64_t n = 0; n < 300; n += 1 + n / 7) {
+		for (uint64_t shift = 0; shift < 72; shift++) {
+			memset(streamed, 0xA5, sizeof(streamed));
+			memset(copied, 0xA5, sizeof(copied));
+			hmb_spool_stream(&spool, streamed + shift, 3 * DATA - 150 + shift, n);
+			hmb_spool_copy(&spool, copied + shift, 3 * DATA - 150 + shift, n);
+			CHECK(memcmp(streamed, copied, sizeof(copied)) == 0);
+		}
+	}
+	hmb_spool_unmap(&spool);
+	close(fd);
+}
+
 /* ---- two sides at once ---- */
 
 static struct hmb_spool shared;
@@ -218,6 +242,7 @@ int main(void)
 	lies_are_refused();
 	impossible_commits_are_refused();
 	batches_are_contiguous();
+	streaming_copies_what_copying_does();
 	commits_are_whole();
 	wait_ends();
 	return 0;
