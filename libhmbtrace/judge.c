@@ -11,6 +11,7 @@
 #include "pass.h"
 #include "sequence.h"
 
+#define ALIKE_ENOUGH 4u /* records of one length in a row before more of them are looked for */
 #define KNOWN_RECORD_FLAGS (HMB_REC_FLAG_WRAP_MARKER | HMB_REC_FLAG_TRUNCATED)
 
 /* What one step came to. */
@@ -342,41 +343,116 @@ static int plain_run_possible(const struct hmb_state *state)
 	       state->have_first && !state->damaged_bytes;
 }
 
+/* A run of plain records on its way through a window. */
+struct run {
+	struct hmb_record_hdr *hdr; /* the next one: in the window, with the magic */
+	const uint8_t
+		*limit; /* of the window: not of the copy, which may reach into the next lap */
+	uint64_t head_room; /* from hdr on */
+	uint64_t records;
+	uint64_t ts_ns;
+	uint32_t seq; /* of the record before hdr */
+};
+
+static int is_plain(const struct hmb_record_hdr *hdr, uint32_t seq)
+{
+	return hdr->seq == seq && !hdr->flags && hdr->payload_len <= HMB_RECORD_MAX_PAYLOAD;
+}
+
+/* R8: whether next, one span behind a plain record, confirms it. */
+static int confirms(const struct run *run, const struct hmb_record_hdr *next, uint64_t span)
+{
+	if ((const uint8_t *)(next + 1) > run->limit || next->magic != HMB_RECORD_MAGIC ||
+	    next->seq != run->seq + 2 || span > run->head_room)
+		return 0;
+	return next->flags & HMB_MARKER || (next->payload_len <= HMB_RECORD_MAX_PAYLOAD &&
+					    record_span(next) <= run->head_room - span);
+}
+
+static void take_plain(struct run *run, uint64_t records, uint64_t span)
+{
+	struct hmb_record_hdr *last = (void *)((uint8_t *)run->hdr + (records - 1) * span);
+
+	run->ts_ns = last->ts_ns;
+	run->head_room -= records * span;
+	run->records += records;
+	run->seq += (uint32_t)records;
+	run->hdr = (void *)((uint8_t *)last + span);
+}
+
+/* How many records like the plain one at hdr, of the same length, follow each other from there. */
+static uint64_t count_alike(const struct run *run, uint64_t span)
+{
+	const struct hmb_record_hdr *first = run->hdr;
+	const uint8_t *at = (const uint8_t *)first;
+	uint64_t most = (uint64_t)(run->limit - at) / span, n = 0;
+
+	for (; n < most; n++, at += span) {
+		const struct hmb_record_hdr *hdr = (const void *)at;
+
+		if (hdr->magic != HMB_RECORD_MAGIC || hdr->seq != first->seq + (uint32_t)n ||
+		    hdr->flags || hdr->payload_len != first->payload_len)
+			break;
+	}
+	return n;
+}
+
+/*
+ * Where records are equally long, the next one's place does not depend on what
+ * this one says, and the processor looks at several at once.  Each is confirmed
+ * by the one after it; the last is left.
+ */
+static void take_alike(struct run *run)
+{
+	uint64_t span = record_span(run->hdr), n = count_alike(run, span);
+
+	if (n < 2)
+		return;
+	for (uint64_t i = 0; run->hdr->payload_len & 7 && i < n - 1; i++)
+		zero_padding((void *)((uint8_t *)run->hdr + i * span));
+	take_plain(run, n - 1, span);
+}
+
 /*
  * Records without flags, in sequence, whose successor stands in the window
  * and confirms them (R8): all that step() would do to them is count.
  */
-static void take_plain_run(struct pass *pass)
+static void take_plain_records(struct run *run)
 {
-	/* Not pass->copied: that may reach over the lap's end, where other rules hold. */
-	const uint8_t *limit = at(pass, pass->window_end);
-	struct hmb_record_hdr *hdr = (void *)at(pass, pass->cursor), *next;
-	uint64_t head_room = pass->head - pass->cursor; /* from hdr on */
-	uint64_t records = 0, span, ts_ns = pass->state->last_ts_ns;
-	uint32_t seq = pass->state->last_seq;
+	uint32_t alike = 0; /* records of the same length in a row */
 
-	if ((const uint8_t *)(hdr + 1) > limit || hdr->magic != HMB_RECORD_MAGIC)
-		return;
-	while (hdr->seq == seq + 1 && !hdr->flags && hdr->payload_len <= HMB_RECORD_MAX_PAYLOAD) {
-		span = record_span(hdr);
-		next = (void *)((uint8_t *)hdr + span);
-		if ((const uint8_t *)(next + 1) > limit || next->magic != HMB_RECORD_MAGIC ||
-		    next->seq != seq + 2 || span > head_room)
-			break;
-		if (!(next->flags & HMB_MARKER) && (next->payload_len > HMB_RECORD_MAX_PAYLOAD ||
-						    record_span(next) > head_room - span))
+	while (is_plain(run->hdr, run->seq + 1)) {
+		uint64_t span = record_span(run->hdr);
+		struct hmb_record_hdr *hdr = run->hdr, *next = (void *)((uint8_t *)hdr + span);
+
+		if (!confirms(run, next, span))
 			break;
 		zero_padding(hdr);
-		ts_ns = hdr->ts_ns;
-		head_room -= span;
-		records++;
-		seq++;
-		hdr = next;
+		take_plain(run, 1, span);
+		alike = next->payload_len == hdr->payload_len ? alike + 1 : 0;
+		if (alike < ALIKE_ENOUGH)
+			continue;
+		take_alike(run);
+		alike = 0;
 	}
-	pass->state->last_seq = seq;
-	pass->state->last_ts_ns = ts_ns;
-	pass->state->counters.records += records;
-	pass->cursor = pass->start + (uint64_t)((const uint8_t *)hdr - pass->buffer);
+}
+
+static void take_plain_run(struct pass *pass)
+{
+	struct hmb_state *state = pass->state;
+	struct run run = { .hdr = (void *)at(pass, pass->cursor),
+			   .limit = at(pass, pass->window_end),
+			   .head_room = pass->head - pass->cursor,
+			   .ts_ns = state->last_ts_ns,
+			   .seq = state->last_seq };
+
+	if ((const uint8_t *)(run.hdr + 1) > run.limit || run.hdr->magic != HMB_RECORD_MAGIC)
+		return;
+	take_plain_records(&run);
+	state->last_seq = run.seq;
+	state->last_ts_ns = run.ts_ns;
+	state->counters.records += run.records;
+	pass->cursor = pass->start + (uint64_t)((const uint8_t *)run.hdr - pass->buffer);
 }
 
 /* ---- all of a window ---- */

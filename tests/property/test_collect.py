@@ -94,6 +94,18 @@ class Producer:
     def do_dirty(self, a: int, b: int) -> None:
         self.good(a, b, padding=0xA5, reserved0=b, reserved1=a)
 
+    def do_alike(self, a: int, b: int) -> None:
+        """Many of one length, one of which may be wrong in one way."""
+        size, odd_one = b % 41, a % 24
+        wrong = ({}, {"flags": 2}, {"flags": 0x10}, {"payload_len": b % 4200}, {"magic": 1})[a % 5]
+        for number in range(6 + b % 16):
+            if not self.room_for(32 + (size + 7) // 8 * 8):
+                return
+            if number == odd_one and a % 7 == 0:
+                self.ring.skip_seq(b % 3)
+            fields = wrong if number == odd_one else {}
+            self.put(record(self.next_seq(), bytes([b & 0xFF]) * size, padding=0xA5, **fields))
+
     def do_drop(self, a: int, b: int) -> None:
         self.ring.skip_seq(a % 8 if b % 16 else a << 16)
 
@@ -239,6 +251,37 @@ scenes = st.builds(
 def test_collect_equals_the_oracle(scene: Scene, script: list[Act]) -> None:
     ring = RingBuilder(scene.size, cursor=scene.cursor, seq=scene.seq, ts_ns=1, fill=scene.fill)
     run(Producer(ring, scene.style), Duel(ring, keep=scene.keep), script)
+
+
+ODD_ONES: dict[str, dict[str, int]] = {
+    "truncated": {"flags": 2},
+    "unknown-flags": {"flags": 0x10},
+    "longer": {"payload_len": 40},
+    "shorter": {"payload_len": 5},
+    "too-long": {"payload_len": 5000},
+    "no-magic": {"magic": 1},
+    "gap": {},
+    "marker": {"flags": 1},
+}
+
+
+@pytest.mark.parametrize("size", [0, 13, 16])
+@pytest.mark.parametrize("odd", ODD_ONES)
+def test_collect_sees_the_odd_one_among_records_of_one_length(odd: str, size: int) -> None:
+    """Wherever it stands in the run, the last and the last but one included."""
+    for at in range(14):
+        ring = RingBuilder(1 << 16)
+        duel = Duel(ring, keep=False)
+        for number in range(14):
+            if number == at and odd == "gap":
+                ring.skip_seq(3)
+            fields = ODD_ONES[odd] if number == at else {}
+            ring.raw(record(ring.seq, bytes([7]) * size, padding=0xA5, **fields))
+            ring.skip_seq(1)
+        duel.publish(0)
+        ring.append(b"after")
+        duel.publish(0)
+        duel.finish()
 
 
 def long_script(rng: Random) -> Iterator[Act]:
