@@ -29,6 +29,9 @@ struct loop {
 	uint64_t last_clock_ns;
 	uint64_t last_head; /* of the pass before */
 	uint64_t wait_ns;
+	uint64_t slept_ns; /* when the last wait began, and what had been taken by then */
+	uint64_t slept_bytes;
+	uint64_t rate; /* bytes a second lately */
 	uint64_t invalid_since_ns;
 	uint64_t target; /* drain up to here, when has_target */
 	int has_target;
@@ -355,6 +358,24 @@ static int wait_by_poll(struct hmb_collector *c, uint64_t ns, int bytes_wait)
 	return got > 0 && ready.revents & (POLLHUP | POLLNVAL | POLLERR) ? HMB_STOP_HANGUP : 0;
 }
 
+/* The rate since the wait before; of earlier ones the faster are forgotten slowly. */
+static void note_rate(const struct hmb_collector *c, struct loop *loop)
+{
+	uint64_t bytes = c->state.counters.ring_bytes, now = monotonic_ns();
+	uint64_t us = (now - loop->slept_ns) / 1000 + 1;
+	uint64_t rate = (bytes - loop->slept_bytes) * 1000000 / us;
+
+	loop->rate = HMB_MAX(rate, loop->rate - loop->rate / 8);
+	loop->slept_ns = now;
+	loop->slept_bytes = bytes;
+}
+
+/* At that rate, until a quarter of the ring is full: the other three bear what comes faster. */
+static uint64_t time_to_fill(const struct hmb_collector *c, const struct loop *loop)
+{
+	return c->ring.ring_size / 4 * 1000000 / (loop->rate / 1000 + 1);
+}
+
 /* Long enough that a pass is worth its cost, short enough for latency and ring. */
 static int wait_for_more(struct hmb_collector *c, struct loop *loop, int64_t result)
 {
@@ -362,9 +383,10 @@ static int wait_for_more(struct hmb_collector *c, struct loop *loop, int64_t res
 	uint64_t eager = HMB_MIN(EAGER_BYTES, c->ring.ring_size / 8);
 
 	if (result > 0) {
-		loop->wait_ns = HMB_MIN(c->latency_ns, c->idle_ns);
 		if (unread >= eager)
 			return 0;
+		note_rate(c, loop);
+		loop->wait_ns = HMB_MIN(HMB_MIN(c->latency_ns, c->idle_ns), time_to_fill(c, loop));
 	} else {
 		loop->wait_ns = HMB_MIN(loop->wait_ns * 5 / 4, c->idle_ns);
 	}
@@ -404,7 +426,8 @@ int hmb_collector_run(struct hmb_collector *c)
 	int stop = 0;
 
 	hmb_spool_read_commit(&c->spool, &last);
-	loop.last_pass_ns = monotonic_ns();
+	loop.last_pass_ns = loop.slept_ns = monotonic_ns();
+	loop.slept_bytes = c->state.counters.ring_bytes;
 	loop.last_head = load_head(c);
 	while (!stop)
 		stop = stop_asked(c) == STOP_NOW ? HMB_STOP_ASKED : turn(c, &loop, &last);
