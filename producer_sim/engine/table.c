@@ -175,7 +175,7 @@ static int emit_drawn(struct hmb_sim *sim)
 {
 	uint64_t bits = sim_random(&sim->random);
 	const struct hmb_sim_event *event = &sim->config.events[sim->table->lots[bits % LOTS]];
-	uint8_t cpu = (uint8_t)((bits >> 32) % (event->cpus ? event->cpus : 1));
+	uint8_t cpu = (uint8_t)((bits >> 32) * event->cpus >> 32);
 	uint64_t key = event->end >= 0 ? draw_key(sim, event) : 0;
 
 	emit(sim, event, cpu, key, sim->clock.now_ns);
