@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes on their way from the spool into one file: bounce buffer, direct or buffered.
+"""Bytes on their way from the spool into one file: bounce buffers, direct or buffered.
 
 Direct I/O moves whole pages; what is left over waits in the buffer, goes out
 padded when asked for, and is written again once its page fills.  Buffered
-writing keeps the page cache of the machine under test small.
+writing keeps the page cache of the machine under test small.  While one buffer
+is written, a thread may fill the other.
 
 A write may fail at any point: everything here can be called again and goes on
 where it stood.
@@ -18,6 +19,7 @@ import mmap
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import xxhash
@@ -26,13 +28,39 @@ from hmb_daemon import sysio
 from hmb_trace._core import ffi, lib
 
 PAGE = 4096
-BOUNCE = 1 << 20
+BOUNCE = 2 << 20
+PREFERRED_NICE = -10  # of who moves bytes out of the spool: soon, they are still in the cache
 _PIPE_CHUNK = 64 << 10  # a slow reader shows its progress
 _WINDOW = 8 << 20  # bytes that may be dirty in the page cache, twice
 _RESERVE_MIN = 1 << 20
 _RESERVE_MAX = 64 << 20
 
 Write = Callable[[int, Any, int], int]
+
+
+class _Buffer:
+    """A bounce buffer, page-aligned as direct I/O wants it."""
+
+    def __init__(self, size: int) -> None:
+        self.bytes = mmap.mmap(-1, size)
+        self.view = memoryview(self.bytes)
+        self._c = ffi.from_buffer(self.bytes)
+
+    def fill(self, spool: Any, pos: int, start: int, size: int, *, stream: bool) -> None:
+        """Copy spool bytes to offset `start`; `stream`: a device reads them next, not this CPU."""
+        copy = lib.hmb_spool_stream if stream else lib.hmb_spool_copy
+        copy(spool, self._c + start, pos, size)
+
+    def close(self) -> None:
+        self._c = ffi.NULL
+        self.view.release()
+        with contextlib.suppress(BufferError):  # cffi may still hold a view
+            self.bytes.close()
+
+
+def _prefer() -> None:
+    sysio.name_thread("hmb-fill")
+    sysio.prefer_thread(PREFERRED_NICE)
 
 
 class Sink:
@@ -53,9 +81,10 @@ class Sink:
         self.hash = xxhash.xxh3_64()
         self.dirty = False
         self._pwrite = pwrite
-        self._buffer = mmap.mmap(-1, BOUNCE)  # page-aligned, as direct I/O wants it
-        self._view = memoryview(self._buffer)
-        self._c = ffi.from_buffer(self._buffer)
+        self._buffer = _Buffer(BOUNCE)
+        self._spare: _Buffer | None = None
+        self._filler: ThreadPoolExecutor | None = None
+        self._ahead: Future[int] | None = None
         self._base = offset & ~(PAGE - 1) if direct else offset
         self._fill = offset - self._base
         self._done = 0
@@ -73,7 +102,7 @@ class Sink:
         try:
             self._hash_file(reader)
             if self._fill:
-                self._view[: self._fill] = _read_exactly(reader, self._fill, self._base)
+                self._buffer.view[: self._fill] = _read_exactly(reader, self._fill, self._base)
         finally:
             os.close(reader)
 
@@ -97,10 +126,21 @@ class Sink:
 
     def take(self, spool: Any, pos: int, size: int) -> None:
         """Copy `size` bytes (at most `room`) at spool position `pos` into the buffer."""
-        start = self._fill
-        lib.hmb_spool_copy(spool, self._c + start, pos, size)
-        self.hash.update(self._view[start : start + size])
+        self._move(self._buffer, spool, pos, self._fill, size)
         self._fill += size
+
+    def take_ahead(self, spool: Any, pos: int, size: int) -> None:
+        """Begin to copy what follows a full buffer into another, which the next flush brings in."""
+        if not self._filler or not self._spare:
+            self._spare = _Buffer(BOUNCE)
+            self._filler = ThreadPoolExecutor(1, initializer=_prefer)
+        self._ahead = self._filler.submit(self._move, self._spare, spool, pos, 0, size)
+
+    def _move(self, buffer: _Buffer, spool: Any, pos: int, start: int, size: int) -> int:
+        # Hashed where they come from: that brings them into the cache, streaming out does not.
+        self.hash.update(ffi.buffer(spool.data + pos % spool.data_size, size))
+        buffer.fill(spool, pos, start, size, stream=self.direct)
+        return size
 
     def flush(self) -> None:
         """Write what can be written: all of it, or the whole pages where I/O is direct.
@@ -115,18 +155,28 @@ class Sink:
         while self._done < end:
             self._done += self._progress(self._write(self._done, end))
             self.in_file = max(self.in_file, self._base + self._done)
+        self._base, self._done = self._base + end, 0
+        self._fill = self._bring_in_ahead() if self._ahead else self._keep_rest(end)
+        self._bound_dirty()
+
+    def _keep_rest(self, end: int) -> int:
         rest = self._fill - end
         if rest:
-            self._buffer.move(0, end, rest)
-        self._base, self._fill, self._done = self._base + end, rest, 0
-        self._bound_dirty()
+            self._buffer.bytes.move(0, end, rest)
+        return rest
+
+    def _bring_in_ahead(self) -> int:
+        assert self._ahead and self._spare
+        size = self._ahead.result()
+        self._buffer, self._spare, self._ahead = self._spare, self._buffer, None
+        return size
 
     def flush_odd(self) -> None:
         """Also write the page that is not full, padded; the seal cuts the padding off."""
         self.flush()
         if not self.direct or self.in_file == self.taken:
             return
-        self._view[self._fill : PAGE] = bytes(PAGE - self._fill)
+        self._buffer.view[self._fill : PAGE] = bytes(PAGE - self._fill)
         while self._progress(self._write(0, PAGE)) < PAGE:
             pass
         self.in_file = self.taken
@@ -137,7 +187,7 @@ class Sink:
     def _write(self, start: int, end: int) -> int:
         self.dirty = True
         try:
-            return self._pwrite(self.fd, self._view[start:end], self._base + start)
+            return self._pwrite(self.fd, self._buffer.view[start:end], self._base + start)
         except InterruptedError:
             return 0
         except OSError as error:
@@ -181,11 +231,12 @@ class Sink:
             self.dirty = False
 
     def close(self) -> None:
-        """Release the buffer; the file descriptor is the caller's."""
-        self._c = ffi.NULL
-        self._view.release()
-        with contextlib.suppress(BufferError):  # cffi may still hold a view
-            self._buffer.close()
+        """Release the buffers; the file descriptor is the caller's."""
+        if self._filler:
+            self._filler.shutdown()  # it may be reading the spool
+        for buffer in (self._buffer, self._spare):
+            if buffer:
+                buffer.close()
 
 
 def _read_exactly(fd: int, size: int, offset: int) -> bytes:
@@ -230,6 +281,9 @@ class PipeSink:
         """Copy `size` bytes at spool position `pos` into the buffer."""
         lib.hmb_spool_copy(spool, self._c + self._end, pos, size)
         self._end += size
+
+    def take_ahead(self, spool: Any, pos: int, size: int) -> None:
+        """Nothing: a stream is as fast as its reader."""
 
     def flush(self) -> None:
         """Write all of it.

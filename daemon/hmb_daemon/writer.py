@@ -24,7 +24,7 @@ from hmb_daemon.events import COUNTERS, Event, counters_bytes, counters_delta, p
 from hmb_daemon.orders import FSYNC_ALWAYS, FSYNC_NEVER, Request, WriterOptions
 from hmb_daemon.patience import Patience
 from hmb_daemon.segment import Segment, publish
-from hmb_daemon.sink import BOUNCE, PipeSink
+from hmb_daemon.sink import BOUNCE, PREFERRED_NICE, PipeSink
 from hmb_daemon.spool import Spool, counters_in
 from hmb_daemon.testhook import point
 from hmb_trace import rejects
@@ -36,7 +36,6 @@ _S = 10**9
 _BATCH_NS = 60 * _MS
 _ODD_NS = 100 * _MS
 _IDLE_NS = _S
-_WRITER_NICE = -10
 _LOOK_NS = _S  # between looks whether the open segment is still where it belongs
 
 # Without records, these alone are worth a segment; the others wait for the next one.
@@ -149,7 +148,7 @@ class Writer(threading.Thread):
     def run(self) -> None:
         """Thread body; `failure` holds what ended it early."""
         sysio.name_thread("hmb-writer")
-        sysio.prefer_thread(_WRITER_NICE)  # what is written soon is still in the cache
+        sysio.prefer_thread(PREFERRED_NICE)
         try:
             self.run_to_end()
         except BaseException as error:
@@ -295,14 +294,34 @@ class Writer(threading.Thread):
     def _advance(self, plan: Plan) -> None:
         if not self.segment and not self._pipe:
             self._open_segment()
-        sink = self._sink
-        while (left := plan.pos - self.state.segment_pos - sink.taken) > 0:
-            sink.take(self.spool.c, self.taken, min(left, sink.room))
-            if not sink.room:
-                self._flush_data()
-        self._flush_data()
+        whole = self._fill_and_flush(plan.pos)
+        if self._may_wait(plan) and whole:
+            self._odd_since = time.monotonic_ns()  # fresh: it may become a whole buffer as well
+        else:
+            self._flush_data()
+            self._note_odd()
         self._flush_journal(plan)
-        if not sink.direct or sink.in_file == sink.taken:
+
+    def _fill_and_flush(self, end: int) -> bool:
+        """Take everything up to `end`, writing whole buffers; whether there was one."""
+        sink, whole = self._sink, False
+        while (left := end - self.taken) > 0:
+            sink.take(self.spool.c, self.taken, min(left, sink.room))
+            while not sink.room:
+                ahead = min(end - self.taken, BOUNCE)
+                if ahead:
+                    sink.take_ahead(self.spool.c, self.taken, ahead)
+                self._flush_data()
+                whole = True
+        return whole
+
+    def _may_wait(self, plan: Plan) -> bool:
+        """Whether what is in the buffer may stay there for a moment."""
+        return plan.cause is None and not self._pipe and not self._requests
+
+    def _note_odd(self) -> None:
+        sink = self._sink
+        if sink.in_file == sink.taken:
             self._odd_since = 0
         elif not self._odd_since:
             self._odd_since = time.monotonic_ns()

@@ -219,8 +219,8 @@ def test_another_output_directory_finishes_the_old_one_first(rig: Rig) -> None:
 def test_sidecar_hash_is_that_of_the_file(rig: Rig) -> None:
     import xxhash  # noqa: PLC0415 - only here
 
-    simulator = rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "30000")
-    first = rig.daemon(env={"HMB_TRACE_TEST_KILL": "data-committed:4"})
+    simulator = rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "60000", "--keep")
+    first = rig.daemon(env={"HMB_TRACE_TEST_KILL": "data-committed:2"})
     assert first.wait() == -signal.SIGKILL
     rig.daemon("--on-frozen", "exit").expect(0)
     simulator.expect(0)
@@ -244,8 +244,8 @@ def test_smaller_limit_after_a_crash_cuts_at_records(rig: Rig, step: str) -> Non
 
 def test_vanished_segment_does_not_stop_the_capture(rig: Rig) -> None:
     """Somebody deletes the open segment while the daemon is down."""
-    simulator = rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "60000")
-    first = rig.daemon(env={"HMB_TRACE_TEST_KILL": "data-committed:6"})
+    simulator = rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "60000", "--keep")
+    first = rig.daemon(env={"HMB_TRACE_TEST_KILL": "data-committed:3"})
     assert first.wait() == -signal.SIGKILL
     (part,) = rig.out.glob("*.bin.part")
     part.unlink()

@@ -34,8 +34,11 @@ class Source:
 
 def fill(sink: Sink, source: Source, rng: random.Random, *, stop: int) -> None:
     while sink.taken < stop:
-        size = min(sink.room, stop - sink.taken, rng.randrange(1, BOUNCE))
+        size = min(sink.room, stop - sink.taken, rng.randrange(1, 2 * BOUNCE))
         sink.take(source.c, sink.taken, size)
+        ahead = min(stop - sink.taken, rng.randrange(1, BOUNCE + 1))
+        if not sink.room and ahead and rng.random() < 0.8:
+            sink.take_ahead(source.c, sink.taken, ahead)
         again(sink.flush)
         if rng.random() < 0.3:
             again(sink.flush_odd)
