@@ -13,6 +13,7 @@ from hmb_trace._core import ffi, lib
 
 RINGS = (64 << 10, 2 << 20, 16 << 20, 64 << 20)
 RECORDS = (48, 96)
+BATCH = 256 << 10  # what the daemon takes in one pass
 
 
 def full_ring(ring_size: int, record: int) -> np.ndarray:
@@ -53,17 +54,19 @@ class Setup:
     def collect(self) -> None:
         state, options = ffi.new("struct hmb_state *"), ffi.new("struct hmb_options *")
         sink = ffi.new("struct hmb_sink *")
-        sink.data, sink.data_cap = ffi.cast("uint8_t *", self.out.ctypes.data), len(self.out)
+        to = ffi.cast("uint8_t *", self.out.ctypes.data)
+        sink.data_cap = BATCH + int(lib.hmb_collect_min_data())
         sink.events = ffi.cast("uint8_t *", self.events.ctypes.data)
         sink.events_cap = len(self.events)
         for _ in range(self.rounds):
-            sink.data_len = sink.events_len = 0
             self.header["tail"] = 0
+            sink.data, sink.data_len, sink.events_len = to, 0, 0
             lib.hmb_state_begin(state, self.ring)
             before = 0
             while lib.hmb_collect(self.ring, state, options, sink, ffi.NULL) > 0:
                 lib.hmb_ring_store_tail(self.ring, before, state.tail)
                 before = state.tail
+                sink.data, sink.data_len = to + state.pos, 0
             if state.counters.records != self.records:
                 raise RuntimeError(f"collected {state.counters.records} of {self.records}")
 
