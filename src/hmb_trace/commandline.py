@@ -16,6 +16,9 @@ import click
 from hmb_trace import units
 from hmb_trace.errors import EXIT_OK, HmbTraceError, UsageError, from_os_error
 
+# No command of ours does linear algebra, but numpy's would start, and spin, a thread a core.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 _STDERR = 2
 EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
