@@ -49,13 +49,13 @@ class Setup:
 
     def __init__(self, ring_size: int, record: int, room: int) -> None:
         self.region = full_ring(ring_size, record)
-        self.header = self.region[:64].view(layout.RING_HDR_DTYPE)
-        self.size = int(self.header["head"][0])
+        self.size = int(self.region[:64].view(layout.RING_HDR_DTYPE)["head"][0])
         self.records = len(_sizes(ring_size, record))
         self.base = ffi.from_buffer("uint8_t[]", self.region)
         self.room = max(room, ring_size)
         self.out = np.ones(self.room + ring_size + int(lib.hmb_collect_min_data()), "u1")
         self.events = np.ones(1 << 20, "u1")
+        self.tail = ffi.cast("uint64_t *", self.base + 24)
         self.ring, refusal = ffi.new("struct hmb_ring *"), ffi.new("struct hmb_refusal *")
         if lib.hmb_ring_attach(self.ring, self.base, len(self.region), refusal):
             raise RuntimeError("the benchmark's own ring was refused")
@@ -69,7 +69,7 @@ class Setup:
         sink.events = ffi.cast("uint8_t *", self.events.ctypes.data)
         sink.events_cap = len(self.events)
         for number in range(self.rounds):
-            self.header["tail"] = 0
+            self.tail[0] = 0
             start = to + number * self.size % self.room
             sink.data, sink.data_len, sink.events_len = start, 0, 0
             lib.hmb_state_begin(state, self.ring)

@@ -343,49 +343,45 @@ static int plain_run_possible(const struct hmb_state *state)
 	       state->have_first && !state->damaged_bytes;
 }
 
-/* A run of plain records on its way through a window. */
+/* A run of plain records, as far as it was taken. */
 struct run {
-	struct hmb_record_hdr *hdr; /* the next one: in the window, with the magic */
-	const uint8_t
-		*limit; /* of the window: not of the copy, which may reach into the next lap */
-	uint64_t head_room; /* from hdr on */
-	uint64_t records;
-	uint64_t ts_ns;
-	uint32_t seq; /* of the record before hdr */
+	struct hmb_record_hdr *next; /* in the window, with the magic */
+	const struct hmb_record_hdr *last; /* that was taken; NULL: none */
+	uint32_t seq; /* of the last */
 };
+
+/* Where a run must end.  The window, not the copy: that may reach into the next lap. */
+struct bounds {
+	const uint8_t *window;
+	const uint8_t *head;
+};
+
+static struct hmb_record_hdr *behind(struct hmb_record_hdr *hdr, uint64_t bytes)
+{
+	return (void *)((uint8_t *)hdr + bytes);
+}
 
 static int is_plain(const struct hmb_record_hdr *hdr, uint32_t seq)
 {
 	return hdr->seq == seq && !hdr->flags && hdr->payload_len <= HMB_RECORD_MAX_PAYLOAD;
 }
 
-/* R8: whether next, one span behind a plain record, confirms it. */
-static int confirms(const struct run *run, const struct hmb_record_hdr *next, uint64_t span)
+/* R8: what follows a plain record confirms it. */
+static int confirms(const struct bounds *bounds, struct hmb_record_hdr *next, uint32_t seq)
 {
-	if ((const uint8_t *)(next + 1) > run->limit || next->magic != HMB_RECORD_MAGIC ||
-	    next->seq != run->seq + 2 || span > run->head_room)
+	if ((const uint8_t *)(next + 1) > bounds->window || next->magic != HMB_RECORD_MAGIC ||
+	    next->seq != seq)
 		return 0;
-	return next->flags & HMB_MARKER || (next->payload_len <= HMB_RECORD_MAX_PAYLOAD &&
-					    record_span(next) <= run->head_room - span);
+	return next->flags & HMB_MARKER ||
+	       (next->payload_len <= HMB_RECORD_MAX_PAYLOAD &&
+		(const uint8_t *)behind(next, record_span(next)) <= bounds->head);
 }
 
-static void take_plain(struct run *run, uint64_t records, uint64_t span)
+/* How many records like the plain one at first, of the same length, follow each other from there. */
+static uint64_t count_alike(const struct hmb_record_hdr *first, const uint8_t *limit, uint64_t span)
 {
-	struct hmb_record_hdr *last = (void *)((uint8_t *)run->hdr + (records - 1) * span);
-
-	run->ts_ns = last->ts_ns;
-	run->head_room -= records * span;
-	run->records += records;
-	run->seq += (uint32_t)records;
-	run->hdr = (void *)((uint8_t *)last + span);
-}
-
-/* How many records like the plain one at hdr, of the same length, follow each other from there. */
-static uint64_t count_alike(const struct run *run, uint64_t span)
-{
-	const struct hmb_record_hdr *first = run->hdr;
 	const uint8_t *at = (const uint8_t *)first;
-	uint64_t most = (uint64_t)(run->limit - at) / span, n = 0;
+	uint64_t most = (uint64_t)(limit - at) / span, n = 0;
 
 	for (; n < most; n++, at += span) {
 		const struct hmb_record_hdr *hdr = (const void *)at;
@@ -402,57 +398,60 @@ static uint64_t count_alike(const struct run *run, uint64_t span)
  * this one says, and the processor looks at several at once.  Each is confirmed
  * by the one after it; the last is left.
  */
-static void take_alike(struct run *run)
+static struct run take_alike(struct run run, const uint8_t *limit)
 {
-	uint64_t span = record_span(run->hdr), n = count_alike(run, span);
+	uint64_t span = record_span(run.next), n = count_alike(run.next, limit, span);
 
 	if (n < 2)
-		return;
-	for (uint64_t i = 0; run->hdr->payload_len & 7 && i < n - 1; i++)
-		zero_padding((void *)((uint8_t *)run->hdr + i * span));
-	take_plain(run, n - 1, span);
+		return run;
+	for (uint64_t i = 0; run.next->payload_len & 7 && i < n - 1; i++)
+		zero_padding(behind(run.next, i * span));
+	run.last = behind(run.next, (n - 2) * span);
+	run.next = behind(run.next, (n - 1) * span);
+	run.seq += (uint32_t)(n - 1);
+	return run;
 }
 
 /*
  * Records without flags, in sequence, whose successor stands in the window
  * and confirms them (R8): all that step() would do to them is count.
  */
-static void take_plain_records(struct run *run)
+static struct run take_plain(struct run run, const struct bounds bounds)
 {
 	uint32_t alike = 0; /* records of the same length in a row */
 
-	while (is_plain(run->hdr, run->seq + 1)) {
-		uint64_t span = record_span(run->hdr);
-		struct hmb_record_hdr *hdr = run->hdr, *next = (void *)((uint8_t *)hdr + span);
+	while (is_plain(run.next, run.seq + 1)) {
+		struct hmb_record_hdr *hdr = run.next, *next = behind(hdr, record_span(hdr));
 
-		if (!confirms(run, next, span))
+		if (!confirms(&bounds, next, run.seq + 2))
 			break;
 		zero_padding(hdr);
-		take_plain(run, 1, span);
+		run = (struct run){ .next = next, .last = hdr, .seq = run.seq + 1 };
 		alike = next->payload_len == hdr->payload_len ? alike + 1 : 0;
 		if (alike < ALIKE_ENOUGH)
 			continue;
-		take_alike(run);
+		run = take_alike(run, bounds.window);
 		alike = 0;
 	}
+	return run;
 }
 
 static void take_plain_run(struct pass *pass)
 {
 	struct hmb_state *state = pass->state;
-	struct run run = { .hdr = (void *)at(pass, pass->cursor),
-			   .limit = at(pass, pass->window_end),
-			   .head_room = pass->head - pass->cursor,
-			   .ts_ns = state->last_ts_ns,
-			   .seq = state->last_seq };
+	struct bounds bounds = { .window = at(pass, pass->window_end),
+				 .head = at(pass, pass->head) };
+	struct run run = { .next = (void *)at(pass, pass->cursor), .seq = state->last_seq };
 
-	if ((const uint8_t *)(run.hdr + 1) > run.limit || run.hdr->magic != HMB_RECORD_MAGIC)
+	if ((const uint8_t *)(run.next + 1) > bounds.window || run.next->magic != HMB_RECORD_MAGIC)
 		return;
-	take_plain_records(&run);
+	run = take_plain(run, bounds);
+	if (!run.last)
+		return;
+	state->counters.records += run.seq - state->last_seq;
 	state->last_seq = run.seq;
-	state->last_ts_ns = run.ts_ns;
-	state->counters.records += run.records;
-	pass->cursor = pass->start + (uint64_t)((const uint8_t *)run.hdr - pass->buffer);
+	state->last_ts_ns = run.last->ts_ns;
+	pass->cursor = pass->start + (uint64_t)((const uint8_t *)run.next - pass->buffer);
 }
 
 /* ---- all of a window ---- */
