@@ -285,7 +285,8 @@ uint64_t hmb_spool_file_size(uint64_t data_size, uint64_t journal_size);
 /*
  * Map the spool in fd (already sized and preallocated); create != 0 writes a
  * fresh header with this identity (at most 255 bytes, which device and which ring).
- * Opening: -EBADMSG when it is no spool of this version or its sizes lie.
+ * Opening: -ENODATA when it was never begun (nothing was collected), -EPROTONOSUPPORT
+ * when it is another version's, -EBADMSG when it is damaged.
  */
 int hmb_spool_map(struct hmb_spool *spool, int fd, uint64_t file_size, uint64_t data_size,
 		  uint64_t journal_size, const char *identity, int create);

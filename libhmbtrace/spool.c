@@ -20,11 +20,12 @@
 #include "pass.h"
 
 #define SPOOL_MAGIC 0x4C4F4F5053424D48u /* "HMBSPOOL" in memory order */
-#define SPOOL_VERSION 1u
+#define SPOOL_VERSION 2u
 #define SPOOL_HEADER 65536u /* bytes: a page of every page size in use */
 #define COLLECTOR_BLOCK 4096u
 #define WRITER_BLOCK 8192u
 #define IDENTITY_SIZE 256u
+#define CHECK_FACTOR 0x9E3779B97F4A7C15u /* odd, so that no word's change is lost */
 
 #define WAIT_STEP_MIN_NS 200000u
 #define WAIT_STEP_MAX_NS 20000000u
@@ -41,18 +42,20 @@ struct superblock {
 };
 
 struct collector_block {
-	uint64_t generation;
+	uint64_t generation; /* published() */
 	uint64_t data_head; /* of the current commit, for readers that want only this */
 	uint64_t journal_head;
-	uint64_t pad[5];
+	uint64_t check[2]; /* of each slot and its generation */
+	uint64_t pad[3];
 	struct hmb_commit slot[2];
 };
 
 struct writer_block {
-	uint64_t generation;
+	uint64_t generation; /* published() */
 	uint64_t data_tail; /* of the current commit, for the collector */
 	uint64_t journal_tail;
-	uint64_t pad[5];
+	uint64_t check[2]; /* of each slot and its generation */
+	uint64_t pad[3];
 	struct hmb_writer_commit slot[2];
 };
 
@@ -87,6 +90,25 @@ static void copy_words(void *to, const void *from, uint64_t bytes)
 	for (uint64_t i = 0; i < bytes / 8; i++)
 		__atomic_store_n(&target[i], __atomic_load_n(&source[i], __ATOMIC_RELAXED),
 				 __ATOMIC_RELAXED);
+}
+
+/* A number of a commit as it is published: its complement beside it, since it chooses the slot. */
+static uint64_t published(uint32_t generation)
+{
+	return (uint64_t)~generation << 32 | generation;
+}
+
+/* The generation is part of it: a slot is no other commit's. */
+static uint64_t check_of(uint64_t generation, const void *slot, uint64_t bytes)
+{
+	const uint64_t *words = slot;
+	uint64_t check = generation;
+
+	for (uint64_t i = 0; i < bytes / 8; i++) {
+		check = (check ^ words[i]) * CHECK_FACTOR;
+		check ^= check >> 32;
+	}
+	return check;
 }
 
 /* ---- mapping ---- */
@@ -124,7 +146,7 @@ static int sizes_sane(uint64_t file_size, uint64_t data_size, uint64_t journal_s
 
 	return data_size && journal_size && data_size % page == 0 && journal_size % page == 0 &&
 	       data_size <= file_size && journal_size <= file_size &&
-	       hmb_spool_file_size(data_size, journal_size) <= file_size;
+	       hmb_spool_file_size(data_size, journal_size) == file_size;
 }
 
 static int map_spool(struct hmb_spool *spool, int fd, uint64_t data_size, uint64_t journal_size)
@@ -153,6 +175,8 @@ static int map_spool(struct hmb_spool *spool, int fd, uint64_t data_size, uint64
 static void format_header(struct hmb_spool *spool, const char *identity)
 {
 	struct superblock *super = superblock(spool);
+	struct collector_block *collector = collector_block(spool);
+	struct writer_block *writer = writer_block(spool);
 
 	memset(spool->map, 0, SPOOL_HEADER);
 	super->version = SPOOL_VERSION;
@@ -160,26 +184,54 @@ static void format_header(struct hmb_spool *spool, const char *identity)
 	super->writer_size = sizeof(struct hmb_writer_commit);
 	super->data_size = spool->data_size;
 	super->journal_size = spool->journal_size;
+	collector->generation = writer->generation = published(0);
+	collector->check[0] = check_of(published(0), collector->slot, sizeof(*collector->slot));
+	writer->check[0] = check_of(published(0), writer->slot, sizeof(*writer->slot));
 	strncpy(super->identity, identity, IDENTITY_SIZE - 1);
 	/* Last, so that a header half written is no header. Pairs with read_header(). */
 	__atomic_store_n(&super->magic, SPOOL_MAGIC, __ATOMIC_RELEASE);
 }
 
+static uint64_t word_at(int fd, uint64_t offset)
+{
+	uint64_t word = 0;
+
+	return pread(fd, &word, sizeof(word), (off_t)offset) == (ssize_t)sizeof(word) ? word : 0;
+}
+
+/* The magic is a new header's last store, the first commits come after it. */
+static int never_begun(int fd)
+{
+	return !word_at(fd, 0) && !(uint32_t)word_at(fd, COLLECTOR_BLOCK) &&
+	       !(uint32_t)word_at(fd, WRITER_BLOCK);
+}
+
 static int read_header(int fd, struct superblock *super)
 {
-	if (pread(fd, super, sizeof(*super), 0) != (ssize_t)sizeof(*super))
+	if (never_begun(fd))
+		return -ENODATA;
+	if (pread(fd, super, sizeof(*super), 0) != (ssize_t)sizeof(*super) ||
+	    super->magic != SPOOL_MAGIC)
 		return -EBADMSG;
-	if (super->magic != SPOOL_MAGIC || super->version != SPOOL_VERSION ||
-	    super->commit_size != sizeof(struct hmb_commit) ||
-	    super->writer_size != sizeof(struct hmb_writer_commit) ||
-	    super->identity[IDENTITY_SIZE - 1])
-		return -EBADMSG;
-	return 0;
+	if (super->version != SPOOL_VERSION || super->commit_size != sizeof(struct hmb_commit) ||
+	    super->writer_size != sizeof(struct hmb_writer_commit))
+		return -EPROTONOSUPPORT;
+	return super->identity[IDENTITY_SIZE - 1] ? -EBADMSG : 0;
+}
+
+/* The other slot is of no use: an older commit knows nothing of what was freed since. */
+static int commit_intact(uint64_t generation, const uint64_t *check, const void *slots,
+			 uint64_t size)
+{
+	const uint8_t *slot = (const uint8_t *)slots + (generation & 1) * size;
+
+	return generation == published((uint32_t)generation) &&
+	       check[generation & 1] == check_of(generation, slot, size);
 }
 
 /*
  * The process may have died between a publish and the stores that follow it.
- * -EBADMSG when more is said to wait than the spool can hold.
+ * -EBADMSG when a commit is damaged, or more is said to wait than the spool can hold.
  */
 static int restore_heads(struct hmb_spool *spool)
 {
@@ -188,6 +240,9 @@ static int restore_heads(struct hmb_spool *spool)
 	struct writer_block *writer = writer_block(spool);
 	const struct hmb_writer_commit *written = &writer->slot[writer->generation & 1];
 
+	if (!commit_intact(block->generation, block->check, block->slot, sizeof(*current)) ||
+	    !commit_intact(writer->generation, writer->check, writer->slot, sizeof(*written)))
+		return -EBADMSG;
 	block->data_head = current->data_head;
 	block->journal_head = current->journal_head;
 	writer->data_tail = written->data_tail;
@@ -287,9 +342,10 @@ void hmb_spool_read_writer(const struct hmb_spool *spool, struct hmb_writer_comm
 void hmb_spool_commit(struct hmb_spool *spool, const struct hmb_commit *commit, uint32_t kill_at)
 {
 	struct collector_block *block = collector_block(spool);
-	uint64_t next = block->generation + 1;
+	uint64_t next = published((uint32_t)block->generation + 1);
 
 	write_slot(next, block->slot, sizeof(*commit), commit);
+	block->check[next & 1] = check_of(next, commit, sizeof(*commit));
 	if (kill_at == HMB_KILL_INSIDE_COMMIT)
 		raise(SIGKILL);
 	/* Publish: data and journal bytes are in place. Pairs with read_slot() and the heads below. */
@@ -301,9 +357,10 @@ void hmb_spool_commit(struct hmb_spool *spool, const struct hmb_commit *commit, 
 void hmb_spool_commit_writer(struct hmb_spool *spool, const struct hmb_writer_commit *commit)
 {
 	struct writer_block *block = writer_block(spool);
-	uint64_t next = block->generation + 1;
+	uint64_t next = published((uint32_t)block->generation + 1);
 
 	write_slot(next, block->slot, sizeof(*commit), commit);
+	block->check[next & 1] = check_of(next, commit, sizeof(*commit));
 	/* Pairs with the acquire in read_slot(). */
 	__atomic_store_n(&block->generation, next, __ATOMIC_RELEASE);
 	/* Frees what lies before. Pairs with the acquires in hmb_spool_*_tail(). */
@@ -371,7 +428,10 @@ void hmb_spool_stream(const struct hmb_spool *spool, void *to, uint64_t pos, uin
 
 /* ---- recovery ---- */
 
-/* The commit before the current one: intact as long as no later commit was begun. */
+/*
+ * The commit before the current one: intact as long as no later commit was begun.  Its check
+ * is not looked at: whoever uses it compares what follows from it, byte by byte.
+ */
 static void read_previous(const struct hmb_spool *spool, struct hmb_commit *commit)
 {
 	struct collector_block *block = collector_block(spool);

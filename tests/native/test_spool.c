@@ -32,12 +32,12 @@ static void sizes_are_checked(void)
 	CHECK_EQUAL(hmb_spool_map(&spool, fd, size, 0, JOURNAL, "x", 1), (uint64_t)-EINVAL);
 	CHECK_EQUAL(hmb_spool_map(&spool, fd, size, ~0ull - 4095, JOURNAL, "x", 1),
 		    (uint64_t)-EINVAL);
-	CHECK_EQUAL(map_again(&spool, fd, size), (uint64_t)-EBADMSG);
+	CHECK_EQUAL(map_again(&spool, fd, size), (uint64_t)-ENODATA);
 	close(fd);
 }
 
 /* Overwrite bytes of a good spool's file and see it refused. */
-static void refuse_with(uint64_t at, uint64_t word)
+static void refuse_with(uint64_t at, uint64_t word, int err)
 {
 	uint64_t size = hmb_spool_file_size(DATA, JOURNAL);
 	int fd = new_file(size);
@@ -51,19 +51,21 @@ static void refuse_with(uint64_t at, uint64_t word)
 	CHECK_EQUAL(spool.journal_size, JOURNAL);
 	hmb_spool_unmap(&spool);
 	CHECK(pwrite(fd, &word, sizeof(word), (off_t)at) == sizeof(word));
-	CHECK_EQUAL(map_again(&spool, fd, size), (uint64_t)-EBADMSG);
+	CHECK_EQUAL(map_again(&spool, fd, size), (uint64_t)err);
 	close(fd);
 }
 
 /* An identity without its end would be read beyond the header's field. */
 static void lies_are_refused(void)
 {
-	refuse_with(0, 0); /* magic */
-	refuse_with(8, 2); /* version */
-	refuse_with(24, DATA * 2); /* data_size beyond the file */
-	refuse_with(24, DATA + 8); /* ... not whole pages */
-	refuse_with(32, ~0ull); /* journal_size */
-	refuse_with(40 + 248, ~0ull); /* the identity's last bytes */
+	refuse_with(0, 0, -ENODATA); /* magic: killed before it was stored */
+	refuse_with(0, 1, -EBADMSG);
+	refuse_with(8, 1, -EPROTONOSUPPORT); /* version */
+	refuse_with(24, DATA * 2, -EBADMSG); /* data_size beyond the file */
+	refuse_with(24, DATA / 2, -EBADMSG); /* ... short of it */
+	refuse_with(24, DATA + 8, -EBADMSG); /* ... not whole pages */
+	refuse_with(32, ~0ull, -EBADMSG); /* journal_size */
+	refuse_with(40 + 248, ~0ull, -EBADMSG); /* the identity's last bytes */
 }
 
 /* A commit that claims more than the spool can hold would send the collector out of it. */
@@ -78,6 +80,69 @@ static void impossible_commits_are_refused(void)
 	hmb_spool_commit(&spool, &commit, HMB_KILL_NEVER);
 	hmb_spool_unmap(&spool);
 	CHECK_EQUAL(map_again(&spool, fd, size), (uint64_t)-EBADMSG);
+	close(fd);
+}
+
+enum { COLLECTOR_BLOCK = 4096, WRITER_BLOCK = 8192, SLOTS = 64 };
+
+static int with_bit_flipped(int fd, uint64_t at, int bit)
+{
+	struct hmb_spool spool;
+	uint64_t word, changed;
+	int err;
+
+	CHECK(pread(fd, &word, sizeof(word), (off_t)at) == sizeof(word));
+	changed = word ^ 1ull << bit;
+	CHECK(pwrite(fd, &changed, sizeof(changed), (off_t)at) == sizeof(changed));
+	err = map_again(&spool, fd, hmb_spool_file_size(DATA, JOURNAL));
+	if (!err) {
+		CHECK_EQUAL(hmb_spool_data_head(&spool), 192);
+		CHECK_EQUAL(hmb_spool_data_tail(&spool), 16);
+		hmb_spool_unmap(&spool);
+	}
+	CHECK(pwrite(fd, &word, sizeof(word), (off_t)at) == sizeof(word));
+	return err;
+}
+
+/* One bit of the generation, the current slot and its check, and of the other slot. */
+static void flip_slots(int fd, uint64_t block, uint64_t slot_size, int current)
+{
+	uint64_t slot = block + SLOTS + (uint64_t)current * slot_size,
+		 other = block + SLOTS + (uint64_t)!current * slot_size;
+
+	for (int bit = 0; bit < 64; bit++) {
+		CHECK_EQUAL(with_bit_flipped(fd, block, bit), (uint64_t)-EBADMSG);
+		CHECK_EQUAL(with_bit_flipped(fd, block + 24 + 8 * (uint64_t)current, bit),
+			    (uint64_t)-EBADMSG);
+	}
+	for (uint64_t at = 0; at < slot_size; at += 8) {
+		CHECK_EQUAL(with_bit_flipped(fd, slot + at, (int)(at / 8 * 11 % 64)),
+			    (uint64_t)-EBADMSG);
+		CHECK_EQUAL(with_bit_flipped(fd, other + at, 3), 0);
+	}
+}
+
+/* The other slot is older: to take it instead would lose or repeat records without a word. */
+static void damaged_commits_are_refused(void)
+{
+	struct hmb_writer_commit written = { .name = "a segment" };
+	uint64_t size = hmb_spool_file_size(DATA, JOURNAL);
+	struct hmb_commit commit = { 0 };
+	int fd = new_file(size);
+	struct hmb_spool spool;
+
+	CHECK_EQUAL(hmb_spool_map(&spool, fd, size, DATA, JOURNAL, "x", 1), 0);
+	for (uint64_t n = 1; n <= 3; n++) {
+		commit.data_head = 64 * n;
+		hmb_spool_commit(&spool, &commit, HMB_KILL_NEVER);
+	}
+	for (uint64_t n = 1; n <= 2; n++) {
+		written.data_tail = 8 * n;
+		hmb_spool_commit_writer(&spool, &written);
+	}
+	hmb_spool_unmap(&spool);
+	flip_slots(fd, COLLECTOR_BLOCK, sizeof(commit), 1);
+	flip_slots(fd, WRITER_BLOCK, sizeof(written), 0);
 	close(fd);
 }
 
@@ -241,6 +306,7 @@ int main(void)
 	sizes_are_checked();
 	lies_are_refused();
 	impossible_commits_are_refused();
+	damaged_commits_are_refused();
 	batches_are_contiguous();
 	streaming_copies_what_copying_does();
 	commits_are_whole();
