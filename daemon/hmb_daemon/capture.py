@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hmb_daemon import describe, events, names, spool, sysio, testhook
+from hmb_daemon import damaged, describe, events, names, spool, sysio, testhook
 from hmb_daemon.causes import Cause
 from hmb_daemon.config import Settings
 from hmb_daemon.orders import Request, WriterOptions
-from hmb_daemon.spool import Manifest, Spool
+from hmb_daemon.spool import DamagedSpoolError, Manifest, Spool
 from hmb_daemon.writer import Writer
 from hmb_trace._core import ffi, lib
 from hmb_trace.errors import InputOutputError
@@ -146,7 +146,12 @@ def finish_without_ring(
     if not directory.is_dir():
         return
     fd = spool.prepare_directory(directory, private=private)
-    leftover = Spool.open_leftover(directory, spool.file_name(settings.device), fd)
+    try:
+        leftover = Spool.open_leftover(directory, spool.file_name(settings.device), fd)
+    except DamagedSpoolError as error:
+        # Set aside by the start that has a sidecar to say so in.
+        log.error("spool-damaged", error=str(error), action="kept until the ring is there")
+        return
     if leftover is not None:
         log.warning("spool-without-ring", spool=str(leftover.path))
         finish_leftover(leftover, make_options(), log, Cause.HANGUP)
@@ -171,6 +176,7 @@ class Opener:
         self._private = private
         self._name = spool.file_name(ring.path)
         self.resumed = False
+        self.damaged = False  # what an earlier daemon left could not be read
         self.counters_before = events.NO_COUNTERS  # what earlier daemons counted
 
     def open(self) -> tuple[Spool, Any]:
@@ -181,9 +187,22 @@ class Opener:
             InvalidDataError: the ring's cursors are invalid and --once may not wait (R2).
             InputOutputError: an earlier daemon's records cannot be written where they belong.
         """
-        carried = None
+        opened, collector = self._open()
+        damaged.tell(opened, collector, self._log)
+        return opened, collector
+
+    def _leftover(self) -> Spool | None:
         fd = spool.prepare_directory(self._directory, private=self._private)
-        leftover = Spool.open_leftover(self._directory, self._name, fd)
+        try:
+            return Spool.open_leftover(self._directory, self._name, fd)
+        except DamagedSpoolError as error:
+            damaged.set_aside(self._directory, self._name, error, self._log)
+            self.damaged = True
+            return None
+
+    def _open(self) -> tuple[Spool, Any]:
+        carried = None
+        leftover = self._leftover()
         if leftover is not None:
             collector = new_collector(self._settings, self._ring, leftover)
             continues = self._continues(leftover, collector)

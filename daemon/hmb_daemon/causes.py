@@ -26,6 +26,7 @@ class Cause(enum.IntEnum):
     DURATION = 15
     RESTART = 16
     DEVICE_ERROR = 17
+    SPOOL_DAMAGED = 18
 
     @property
     def text(self) -> str:
@@ -46,6 +47,7 @@ class Note(enum.IntEnum):
     FSYNC_FAILED = 8
     SEGMENT_RESTORED = 9
     SEGMENT_VANISHED = 10
+    SPOOL_SET_ASIDE = 11
 
     @property
     def text(self) -> str:

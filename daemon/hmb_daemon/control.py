@@ -120,7 +120,7 @@ class Daemon:
         self._cleanup.callback(self._close_spool)
         self._cleanup.callback(capture.Populator(self._spool).stop)
         self._counters_before = opener.counters_before
-        self._recover_orphans(opener.resumed)
+        self._recover_orphans(opener)
 
     def _describe_ring(self) -> describe.Origin:
         return describe.Origin(
@@ -155,15 +155,20 @@ class Daemon:
     def _close_spool(self) -> None:
         self._spool.close(remove=self._spool_done)
 
-    def _recover_orphans(self, resumed: bool) -> None:
-        options = self._options
+    def _recover_orphans(self, opener: capture.Opener) -> None:
+        options, resumed = self._options, opener.resumed
         if options.single and not resumed:
             output.refuse_unfinished(options.directory / options.single)
         if options.pipe_fd >= 0 or options.single:
             return
         keep = self._spool.read_writer().name
         last_seq = orphans.recover(
-            options.directory, options.prefix, self._origin, self.log, keep=keep
+            options.directory,
+            options.prefix,
+            self._origin,
+            self.log,
+            keep=keep,
+            cause=Cause.SPOOL_DAMAGED if opener.damaged else Cause.HOST_DIED,
         )
         if last_seq is not None and not resumed and not self._collector.state.have_seq:
             capture.continue_sequence(self._collector, self._spool, last_seq)
@@ -602,8 +607,8 @@ class Daemon:
             )
         elif isinstance(failure, TornEventError):
             self._error = InvalidDataError(
-                f"spool {self._spool.path} is damaged: {failure}; move it and its .json away to "
-                "start afresh, the open .part file keeps what was written"
+                f"spool {self._spool.path} is damaged: {failure}; the next start sets it aside "
+                "and seals what the open .part file holds"
             )
         elif isinstance(failure, OSError):
             self._error = from_os_error(failure, "cannot write the output")

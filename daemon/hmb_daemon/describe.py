@@ -149,7 +149,7 @@ class Lists:
         if not entry[10]:  # begin_entry()
             return
         known = {note.value: note.text for note in Note}
-        self.unknown_extent |= entry[10] == Note.SEGMENT_VANISHED
+        self.unknown_extent |= entry[10] in (Note.SEGMENT_VANISHED, Note.SPOOL_SET_ASIDE)
         note = sidecar.Note(
             id=known.get(entry[10], "state"), host_ns=entry[7], offset=self._offset(entry)
         )

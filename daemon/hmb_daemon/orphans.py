@@ -26,12 +26,19 @@ _CHUNK = 4 << 20
 
 
 def recover(
-    directory: Path, label: str, origin: describe.Origin, log: Any, *, keep: str = ""
+    directory: Path,
+    label: str,
+    origin: describe.Origin,
+    log: Any,
+    *,
+    keep: str = "",
+    cause: Cause = Cause.HOST_DIED,
 ) -> int | None:
     """Seal every .part of this label that no daemon and no spool stands behind.
 
     Args:
         keep: name of a segment that a spool continues; left alone.
+        cause: why no spool stands behind them.
 
     Returns:
         The last sequence number of the last one that had records, else None.
@@ -42,7 +49,7 @@ def recover(
     last_seq = None
     for found in names.scan(directory, label):
         if found.suffix.endswith(names.PART) and found.name != keep:
-            sealed = _recover_one(directory, found, origin, log)
+            sealed = _recover_one(directory, found, origin, log, cause)
             if sealed is not None and sealed.last_seq is not None:
                 last_seq = sealed.last_seq
     _sweep(directory, label, keep)
@@ -50,7 +57,7 @@ def recover(
 
 
 def _recover_one(
-    directory: Path, found: names.Found, origin: describe.Origin, log: Any
+    directory: Path, found: names.Found, origin: describe.Origin, log: Any, cause: Cause
 ) -> Sidecar | None:
     path = directory / (found.name + names.BIN + names.PART)
     with path.open("r+b") as file:
@@ -71,7 +78,7 @@ def _recover_one(
             _remove(directory, found.name)
             return None
         side = _describe(directory, found, origin, walk, summary)
-        side.xxh3 = digest
+        side.cause, side.xxh3 = cause.text, digest
         publish(directory, found.name, side.encode(), rejects=summary is not None)
     log.warning(
         "segment-recovered",
@@ -155,7 +162,6 @@ def _describe(
         epoch=epoch,
         started_ns=started_ns,
         sealed_ns=time.time_ns(),
-        cause=Cause.HOST_DIED.text,
         complete=False,
         bytes=int(walk.offset),
         rejects=summary,

@@ -35,7 +35,8 @@ from hmb_trace.units import format_size
 _MIB = 1 << 20
 _PAGE = 4096
 _SIZE_MAX = 1 << 62
-_MAGIC = b"HMBSPOOL"
+_HEADER = 65536  # bytes before journal and data
+_CHUNK = 1 << 20
 _OFFSET_COUNTERS: int = ffi.offsetof("struct hmb_state", "counters")
 # struct hmb_writer_commit.base: planned position, epoch, counters there, counters at the start
 _BASE = struct.Struct(f"<QQ{events.COUNTERS.size}s{events.COUNTERS.size}s")
@@ -50,6 +51,10 @@ class Manifest(msgspec.Struct, kw_only=True):
     prefix: str
     ring_size: int
     single: str = ""  # --output FILE
+
+
+class DamagedSpoolError(InvalidDataError):
+    """A spool that nobody can go on with: what it held is not known. damaged.py sets it aside."""
 
 
 class WriterState(msgspec.Struct, kw_only=True):
@@ -196,7 +201,8 @@ class Spool:
 
         Raises:
             BusyError: another daemon uses it. CannotCreateError, PermissionDeniedError.
-            InvalidDataError: of another version, or damaged.
+            DamagedSpoolError: it stays as it is.
+            InvalidDataError: of another version, which can finish it.
         """
         try:
             spool = Spool._open(directory, name, directory_fd, 0)
@@ -207,18 +213,51 @@ class Spool:
             raise from_os_error(
                 error, f"cannot open spool {directory / name}", creating=True
             ) from error
-        size = os.fstat(spool.fd).st_size
-        if not os.pread(spool.fd, len(_MAGIC), 0).strip(b"\0"):
-            # Killed before the header was written: nothing had been collected.
-            spool.close(remove=True)
-            return None
-        if lib.hmb_spool_map(spool.c, spool.fd, size, 0, 0, ffi.NULL, 0):
+        try:
+            begun = spool._map_leftover()
+        except BaseException:
             spool.close(remove=False)
+            raise
+        if not begun:
+            spool.close(remove=True)
+        return spool if begun else None
+
+    def _map_leftover(self) -> bool:
+        """Map and check it; False: killed before its header was written, nothing was collected."""
+        size = os.fstat(self.fd).st_size
+        err = -lib.hmb_spool_map(self.c, self.fd, size, 0, 0, ffi.NULL, 0)
+        if err == errno.ENODATA and self._is_blank():
+            return False
+        if err == errno.EPROTONOSUPPORT:
             raise InvalidDataError(
-                f"spool {spool.path} was left by another version of the daemon, or is damaged; "
-                "let that version finish it, or move it away"
+                f"spool {self.path} was left by another version of the daemon; let that version "
+                "finish it, or move it and its .json away"
             )
-        return spool
+        if err in (errno.ENODATA, errno.EBADMSG):
+            raise DamagedSpoolError(f"spool {self.path}: header or commits are damaged")
+        if err:
+            raise CannotCreateError(f"cannot map spool {self.path}: {os.strerror(err)}")
+        self.manifest()
+        self._check_journal()
+        return True
+
+    def _is_blank(self) -> bool:
+        """Whether nothing stands in journal and data: a header of zeros alone may be damage."""
+        offset = _HEADER
+        while chunk := os.pread(self.fd, _CHUNK, offset):
+            if chunk.count(0) != len(chunk):
+                return False
+            offset += len(chunk)
+        return True
+
+    def _check_journal(self) -> None:
+        start, end = self.read_writer().journal_tail, int(self.read_commit().journal_head)
+        waiting = ffi.buffer(self.c.journal + start % self.c.journal_size, end - start)
+        try:
+            for _ in events.parse(memoryview(waiting)):
+                pass
+        except events.TornEventError as error:
+            raise DamagedSpoolError(f"spool {self.path}: journal is damaged: {error}") from error
 
     def _map(self, total: int, size: int, journal: int, identity: str) -> None:
         err = lib.hmb_spool_map(
@@ -246,7 +285,7 @@ class Spool:
         """What stands beside the spool.
 
         Raises:
-            InvalidDataError: it is missing or torn.
+            DamagedSpoolError: it is missing or torn.
         """
         try:
             fd = os.open(
@@ -255,9 +294,8 @@ class Spool:
             with os.fdopen(fd, "rb") as file:
                 return msgspec.convert(json.loads(file.read()), Manifest)
         except (OSError, ValueError, msgspec.MsgspecError) as error:
-            raise InvalidDataError(
-                f"{self.path}.json: {error}; the spool beside it cannot be finished, "
-                "move both away to start afresh"
+            raise DamagedSpoolError(
+                f"spool {self.path}: its manifest {self._manifest_name()} is damaged: {error}"
             ) from error
 
     def rebind(self, manifest: Manifest) -> None:
@@ -349,6 +387,19 @@ class Spool:
         lib.hmb_spool_commit_writer(self.c, raw)
 
     # -- journal and data
+
+    def append_journal(self, entries: bytes, state: Any) -> bool:
+        """Commit events and the collector's state, while it does not run; False: no room."""
+        commit = self.read_commit()
+        waiting = commit.journal_head - self.read_writer().journal_tail
+        if waiting + len(entries) > self.c.journal_size:
+            return False
+        offset = commit.journal_head % self.c.journal_size
+        ffi.memmove(self.c.journal + offset, entries, len(entries))
+        commit.journal_head += len(entries)
+        commit.state = state
+        self.commit(commit)
+        return True
 
     def journal(self, start: int, end: int) -> bytes:
         """Journal bytes [start, end)."""

@@ -8,15 +8,26 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hmb_daemon import log
+import structlog
+from hmb_daemon import damaged, log
 from hmb_daemon.segment import Segment
+from hmb_daemon.spool import DamagedSpoolError
 
+from hmb_trace._core import ffi
 from tests.conftest import Programs, program, wait_until
-from tests.integration.daemonlib import SPOOL, Rig, assert_equals_ledger, logged, sidecars, walk
+from tests.integration.daemonlib import (
+    SPOOL,
+    Rig,
+    assert_equals_ledger,
+    leftovers,
+    logged,
+    sidecars,
+    walk,
+)
 
 FULL_LOAD = (
     "--ring-size",
@@ -32,6 +43,7 @@ FULL_LOAD = (
 
 
 SMALL = ("--rotate-size", "64KiB")  # an index mark every 4 KiB
+COMMIT_BYTES = ffi.sizeof("struct hmb_commit")
 
 
 @pytest.fixture
@@ -207,22 +219,90 @@ def left_spool(rig: Rig) -> Path:
     return next((rig.folder / "spool").glob("*.spool"))
 
 
-def test_a_spool_of_random_bytes_is_not_thrown_away(rig: Rig) -> None:
-    spool = left_spool(rig)
-    noise = bytes(range(256)) * 64
-    spool.write_bytes(noise)
-    assert "or is damaged" in rig.drain(code=65).stderr
-    assert spool.read_bytes() == noise
+def noise(spool: Path) -> None:
+    spool.write_bytes(bytes(range(256)) * 64)
 
 
-def test_a_damaged_journal_is_one_line_and_stays(rig: Rig) -> None:
-    spool = left_spool(rig)
+def cut_short(spool: Path) -> None:
+    os.truncate(spool, 100)
+
+
+def zero_header(spool: Path) -> None:
+    with spool.open("r+b") as file:
+        file.write(bytes(65536))
+
+
+def flip_a_bit_of_a_commit(spool: Path) -> None:
+    with spool.open("r+b") as file:
+        head = os.pread(file.fileno(), 8, 4096)  # the low bit of its number chooses the slot
+        at = 4096 + 64 + (head[0] & 1) * COMMIT_BYTES
+        (byte,) = os.pread(file.fileno(), 1, at)
+        os.pwrite(file.fileno(), bytes([byte ^ 64]), at)
+
+
+def damage_journal(spool: Path) -> None:
     with spool.open("r+b") as file:
         file.seek(65536)
         file.write(bytes([0x5A]) * 4096)
-    said = rig.drain(*SMALL, code=65).stderr.splitlines()[-1]
-    assert f"spool {spool} is damaged" in said
+
+
+def lose_manifest(spool: Path) -> None:
+    spool.with_name(spool.name + ".json").unlink()
+
+
+DAMAGES = [noise, cut_short, zero_header, flip_a_bit_of_a_commit, damage_journal, lose_manifest]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_damaged_spool_is_set_aside_and_told(rig: Rig, damage: Callable[[Path], None]) -> None:
+    spool = left_spool(rig)
+    damage(spool)
+    before = spool.read_bytes()
+    done = rig.drain(*SMALL)
+    (kept,) = spool.parent.glob("*.spool.damaged-*Z")
+    assert kept.read_bytes() == before
+    assert sorted(path.name for path in spool.parent.iterdir()) == sorted(
+        [kept.name, *([] if damage is lose_manifest else [kept.name + ".json"])]
+    )
+    assert [line["level"] for line in logged(done, "spool-set-aside")] == ["error", "warning"]
+    sides = sidecars(rig.out)
+    assert not any(side.complete for side in sides)
+    assert [side.cause for side in sides] == ["spool-damaged", "once"]
+    assert sides[-1].counters["unknown_losses"] == 1
+    assert "spool-set-aside" in [event.id for event in sides[-1].events]
+    assert leftovers(rig.out) == []
+    rig.drain(*SMALL)
+    assert len(sidecars(rig.out)) == len(sides)  # told once
+
+
+def test_a_spool_set_aside_is_told_even_after_a_kill(rig: Rig) -> None:
+    """Killed with the old spool gone and the new one silent: the loss is not forgotten."""
+    spool = left_spool(rig)
+    noise(spool)
+    damaged.set_aside(spool.parent, spool.name, DamagedSpoolError("noise"), structlog.get_logger())
+    rig.drain(*SMALL)
+    side = sidecars(rig.out)[-1]
+    assert (side.complete, side.counters["unknown_losses"]) == (False, 1)
+    assert len(list(spool.parent.glob("*.spool.damaged-*Z"))) == 1
+
+
+def test_a_damaged_spool_waits_for_its_ring(rig: Rig) -> None:
+    spool = left_spool(rig)
+    noise(spool)
+    rig.ring_file.unlink()
+    done = rig.drain(code=66)
+    assert len(logged(done, "spool-damaged")) == 1
     assert spool.exists()
+
+
+def test_another_version_s_spool_is_left_to_it(rig: Rig) -> None:
+    spool = left_spool(rig)
+    with spool.open("r+b") as file:
+        file.seek(8)
+        file.write(b"\x09")
+    before = spool.read_bytes()
+    assert "left by another version" in rig.drain(code=65).stderr
+    assert spool.read_bytes() == before
 
 
 def test_two_daemons_do_not_share_a_label_in_a_directory(rig: Rig) -> None:
