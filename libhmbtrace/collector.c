@@ -399,7 +399,7 @@ static int wait_for_more(struct hmb_collector *c, struct loop *loop, int64_t res
 
 static int turn(struct hmb_collector *c, struct loop *loop, struct hmb_commit *last)
 {
-	int stop = 0;
+	int stop = 0, done;
 	int64_t result;
 
 	set_target(c, loop);
@@ -412,10 +412,11 @@ static int turn(struct hmb_collector *c, struct loop *loop, struct hmb_commit *l
 	if (result < 0)
 		return handle_failure(c, loop, result);
 	loop->invalid_since_ns = 0;
-	if (result == 0)
+	done = check_done(c, loop, result);
+	if (result == 0 || done)
 		stop = check_frozen(c, last);
 	if (!stop || c->once || loop->stopping)
-		stop = check_done(c, loop, result);
+		stop = done;
 	return stop ? stop : wait_for_more(c, loop, result);
 }
 

@@ -207,6 +207,16 @@ def test_once_equals_what_was_there(rig: Rig) -> None:
     assert leftovers(rig.out) == []
 
 
+@pytest.mark.parametrize("count", [1, 2000])
+def test_once_on_a_frozen_ring_says_so_r5(rig: Rig, count: int) -> None:
+    rig.fill("--ring-size", "1MiB", "--count", count, "--freeze-at-end")
+    done = rig.drain()
+    assert len(logged(done, "frozen")) == 1
+    (side,) = sidecars(rig.out)
+    assert (side.cause, side.records, side.complete) == ("once", count, True)
+    assert [event.id for event in side.events] == ["frozen"]
+
+
 def test_corrupt_stop_leaves_tail_r9(rig: Rig) -> None:
     ring = build(rig, records=5)
     bad = ring.head
