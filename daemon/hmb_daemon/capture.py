@@ -8,7 +8,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from hmb_daemon import damaged, describe, events, names, spool, sysio, testhook
 from hmb_daemon.causes import Cause
 from hmb_daemon.config import Settings
 from hmb_daemon.orders import Request, WriterOptions
-from hmb_daemon.spool import DamagedSpoolError, Manifest, Spool
+from hmb_daemon.spool import DamagedSpoolError, EarlierRing, Manifest, Spool
 from hmb_daemon.writer import Writer
 from hmb_trace._core import ffi, lib
 from hmb_trace.errors import InputOutputError
@@ -100,6 +100,17 @@ def spool_size(settings: Settings, ring_size: int) -> int:
     return max(wanted, ring_size, 4 * (_BATCH_MAX + int(lib.hmb_collect_min_data())))
 
 
+def origins_of(manifest: Manifest, now: describe.Origin) -> describe.Origins:
+    """What a leftover's sidecars say: `now`, but of earlier rings what the manifest knows."""
+    return describe.Origins(
+        now,
+        [
+            (ring.last_epoch, describe.Origin(manifest.prefix, ring.device, ring.ring_size))
+            for ring in manifest.earlier
+        ],
+    )
+
+
 def finish_leftover(leftover: Spool, options: WriterOptions, log: Any, cause: Cause) -> Any:
     """Write a leftover's records where they belong and remove it; its last state.
 
@@ -121,7 +132,7 @@ def finish_leftover(leftover: Spool, options: WriterOptions, log: Any, cause: Ca
         device=Device(path=_shown(manifest.device), identity=manifest.identity),
         ring_size=manifest.ring_size,
     )
-    writer = Writer(leftover, options, origin, log)
+    writer = Writer(leftover, options, origins_of(manifest, origin), log)
     writer.request(Request(cause, last=True))
     # At a start nobody waits for a disk: say at once what is wrong with it.
     writer.patience.give_up.set()
@@ -206,12 +217,14 @@ class Opener:
         if leftover is not None:
             collector = new_collector(self._settings, self._ring, leftover)
             continues = self._continues(leftover, collector)
-            if continues and leftover.manifest() == self.manifest_for(self._ring):
+            if continues and leftover.manifest().fits(self.manifest_for(self._ring)):
                 return self._resume(leftover, collector)
             carried = self._finish(leftover, continues=continues)
         return self._fresh(carried)
 
-    def manifest_for(self, ring: Ring) -> Manifest:
+    def manifest_for(
+        self, ring: Ring, earlier: Sequence[tuple[int, describe.Origin]] = ()
+    ) -> Manifest:
         """What stands beside a spool for this ring."""
         options = self._options
         return Manifest(
@@ -221,6 +234,10 @@ class Opener:
             prefix=options.prefix,
             ring_size=int(ring.c.ring_size),
             single="-" if options.pipe_fd >= 0 else options.single,
+            earlier=[
+                EarlierRing(last_epoch=last, device=origin.device, ring_size=origin.ring_size)
+                for last, origin in earlier
+            ],
         )
 
     def _continues(self, leftover: Spool, collector: Any) -> bool:

@@ -114,7 +114,7 @@ class Daemon:
         opener = capture.Opener(settings, self._ring, self._options, self.log)
         self._spool, self._collector = opener.open()
         self._manifest_for = opener.manifest_for
-        self._manifest = opener.manifest_for(self._ring)
+        self._manifest = self._spool.manifest()
         # Until something was collected a fresh spool holds nothing that anybody would miss.
         self._spool_done = not opener.resumed
         self._cleanup.callback(self._close_spool)
@@ -183,7 +183,7 @@ class Daemon:
         self._writer = Writer(
             self._spool,
             self._options,
-            self._origin,
+            capture.origins_of(self._manifest, self._origin),
             self.log,
             sealed=lambda name, side: self._housekeeper.sealed(name),
             make_room=self._housekeeper.make_room if self._has_set else lambda: False,
@@ -548,11 +548,12 @@ class Daemon:
     def _take_over_ring(self) -> None:
         """The new epoch's ring may be another: a restart must know it, waits go by its size."""
         origin = self._describe_ring()
-        self._writer.origins[int(self._collector.state.epoch)] = origin
+        origins = self._writer.origins
+        origins.change(int(self._collector.state.epoch), origin)
         waits = capture.waits(self._settings, origin.ring_size)
         self._collector.latency_ns, self._collector.idle_ns = waits
-        manifest = self._manifest_for(self._ring)
-        if manifest != self._manifest:
+        manifest = self._manifest_for(self._ring, origins.since(self._writer.state.epoch))
+        if not manifest.fits(self._manifest):
             self._spool.rebind(manifest)
             self._manifest = manifest
 

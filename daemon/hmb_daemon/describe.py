@@ -231,6 +231,33 @@ class Origin:
     ring_size: int
 
 
+class Origins:
+    """Which ring an epoch came from: another may take the place of the first (R6).
+
+    Args:
+        now: of the latest epochs.
+        earlier: last epoch and origin of the rings before, oldest first.
+    """
+
+    def __init__(self, now: Origin, earlier: Sequence[tuple[int, Origin]] = ()) -> None:
+        self._now = now
+        self._earlier = list(earlier)
+
+    def change(self, epoch: int, now: Origin) -> None:
+        """Epochs from this one on are another ring's, or the same one's still."""
+        if now != self._now:
+            self._earlier.append((epoch - 1, self._now))
+            self._now = now
+
+    def of(self, epoch: int) -> Origin:
+        """The ring of an epoch."""
+        return next((origin for last, origin in self._earlier if epoch <= last), self._now)
+
+    def since(self, epoch: int) -> list[tuple[int, Origin]]:
+        """The earlier ones that a segment of this epoch, or a later one, may need."""
+        return [(last, origin) for last, origin in self._earlier if last >= epoch]
+
+
 def rejects_summary(name: str, lists: Lists, records: int) -> sidecar.RejectsSummary | None:
     """What the sidecar says about the rejects file; None where there is none."""
     if not lists.reject_entries:

@@ -30,6 +30,7 @@ from hmb_trace.errors import (
     from_os_error,
 )
 from hmb_trace.ring import lock_holder
+from hmb_trace.sidecar import Device
 from hmb_trace.units import format_size
 
 _MIB = 1 << 20
@@ -42,6 +43,14 @@ _OFFSET_COUNTERS: int = ffi.offsetof("struct hmb_state", "counters")
 _BASE = struct.Struct(f"<QQ{events.COUNTERS.size}s{events.COUNTERS.size}s")
 
 
+class EarlierRing(msgspec.Struct, kw_only=True):
+    """A ring that another took the place of, for its segments that are not sealed yet."""
+
+    last_epoch: int
+    device: Device
+    ring_size: int
+
+
 class Manifest(msgspec.Struct, kw_only=True):
     """What stands beside a spool."""
 
@@ -51,6 +60,11 @@ class Manifest(msgspec.Struct, kw_only=True):
     prefix: str
     ring_size: int
     single: str = ""  # --output FILE
+    earlier: list[EarlierRing] = []
+
+    def fits(self, other: Manifest) -> bool:
+        """Whether both are of the same ring and the same output."""
+        return msgspec.structs.replace(self, earlier=other.earlier) == other
 
 
 class DamagedSpoolError(InvalidDataError):

@@ -68,7 +68,7 @@ class Writer(threading.Thread):
     Args:
         spool: mapped and locked; its commits say where to go on.
         options: may be replaced while it runs; read anew for every segment.
-        origin: what every sidecar says about device and label.
+        origins: what every sidecar says about device and label.
         sealed: called with name and sidecar after every seal.
         make_room: deletes the oldest sealed segment; False when there is none.
     """
@@ -77,7 +77,7 @@ class Writer(threading.Thread):
         self,
         spool: Spool,
         options: WriterOptions,
-        origin: describe.Origin,
+        origins: describe.Origins,
         log: Any,
         *,
         sealed: Callable[[str, Sidecar], None] = lambda name, side: None,
@@ -87,8 +87,7 @@ class Writer(threading.Thread):
         super().__init__(name="writer", daemon=True)
         self.spool = spool
         self.options = options
-        self.origin = origin
-        self.origins: dict[int, describe.Origin] = {}  # of epochs on another ring (R6)
+        self.origins = origins
         self.state = spool.read_writer()
         self.segment: Segment | None = None
         self.failure: BaseException | None = None
@@ -517,7 +516,7 @@ class Writer(threading.Thread):
         state = self.state
         end = state.segment_pos + state.file_offset
         lists = describe.read_log(segment.events_fd, state.events_offset, state.segment_pos, end)
-        origin = self.origins.get(state.epoch, self.origin)
+        origin = self.origins.of(state.epoch)
         side = Sidecar(
             segment=state.name + self.suffix,
             number=state.segment,

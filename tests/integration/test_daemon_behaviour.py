@@ -166,6 +166,27 @@ def test_kill_after_another_ring_took_the_place_r6_r12_loses_nothing_silently(ri
     assert (sides[-1].last_seq, sum(side.lost for side in sides)) == (109, 3)
 
 
+@pytest.mark.parametrize("ring_is", ["there", "gone"])
+def test_segment_open_at_a_kill_tells_its_own_ring_r6(rig: Rig, ring_is: str) -> None:
+    """Another ring took the place of the first, whose segment was not sealed yet."""
+    build(rig)
+    first = rig.ring_file.stat().st_ino
+    daemon = rig.daemon(env={"HMB_TRACE_TEST_HOLD": "30"})
+    wait_until(lambda: len(set(head_and_tail(rig))) == 1, "the first ring to be drained")
+    ring = RingBuilder(1024)
+    ring.raw(b"".join(record(seq) for seq in range(100, 106)))
+    ring.write(rig.folder / "other")
+    (rig.folder / "other").rename(rig.ring_file)
+    wait_until(lambda: head_and_tail(rig)[1] == 192, "the second ring to be drained")
+    daemon.kill()
+    if ring_is == "gone":
+        rig.ring_file.unlink()
+    rig.drain(code=0 if ring_is == "there" else 66)
+    sides = sidecars(rig.out)
+    assert [(side.epoch, side.ring_size) for side in sides] == [(0, 4096), (1, 1024)]
+    assert [f":{first}" in side.device.identity for side in sides] == [True, False]
+
+
 # ---- --once ----
 
 
