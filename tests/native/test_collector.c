@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The collector's loop, one decision at a time: what it returns, and what it wrote. */
 #include <pthread.h>
+#include <sched.h>
 #include <time.h>
 
 #include "rig.h"
@@ -453,6 +454,29 @@ static void stop_now_leaves_the_ring(void)
 	rig_close(rig);
 }
 
+static void emit_forty_laps(struct rig *rig)
+{
+	for (int i = 0; i < 40 * 1024; i++)
+		while (!rig_emit(rig, 32))
+			sched_yield();
+	ask_stop(rig);
+}
+
+/* Forty laps with a wait of 200 ms each would take 8 s. */
+static void waits_follow_the_rate(void)
+{
+	struct rig *rig = rig_open(1 << 16, 4 << 20, 0);
+	uint64_t start = now_ns();
+
+	CHECK_EQUAL(hmb_collector_begin(&rig->c), 0);
+	rig->c.latency_ns = rig->c.idle_ns = 200 * RIG_MS;
+	CHECK_EQUAL(run_while(rig, 0, emit_forty_laps), HMB_STOP_ASKED);
+	CHECK(now_ns() - start < 40 * rig->c.latency_ns / 2);
+	rig_take(rig, &rig->c.spool);
+	rig_check_dump(rig);
+	rig_close(rig);
+}
+
 int main(void)
 {
 	once_drains_and_stops();
@@ -472,5 +496,6 @@ int main(void)
 	clock_pairs_are_of_fresh_records();
 	full_spool_stalls();
 	stop_now_leaves_the_ring();
+	waits_follow_the_rate();
 	return 0;
 }
