@@ -85,6 +85,7 @@ class Sink:
         self._spare: _Buffer | None = None
         self._filler: ThreadPoolExecutor | None = None
         self._ahead: Future[int] | None = None
+        self._alone = False  # no second buffer
         self._base = offset & ~(PAGE - 1) if direct else offset
         self._fill = offset - self._base
         self._done = 0
@@ -130,11 +131,19 @@ class Sink:
         self._fill += size
 
     def take_ahead(self, spool: Any, pos: int, size: int) -> None:
-        """Begin to copy what follows a full buffer into another, which the next flush brings in."""
-        if not self._filler or not self._spare:
-            self._spare = _Buffer(BOUNCE)
-            self._filler = ThreadPoolExecutor(1, initializer=_prefer)
-        self._ahead = self._filler.submit(self._move, self._spare, spool, pos, 0, size)
+        """Begin to copy what follows a full buffer into another, which the next flush brings in.
+
+        Nothing where the system has no thread or no memory for it: the caller takes it later.
+        """
+        if self._alone:
+            return
+        try:
+            if not self._filler or not self._spare:
+                self._spare = _Buffer(BOUNCE)
+                self._filler = ThreadPoolExecutor(1, initializer=_prefer)
+            self._ahead = self._filler.submit(self._move, self._spare, spool, pos, 0, size)
+        except (OSError, RuntimeError):  # a task that was queued may never run: no second try
+            self._alone, self._filler = True, None
 
     def _move(self, buffer: _Buffer, spool: Any, pos: int, start: int, size: int) -> int:
         # Hashed where they come from: that brings them into the cache, streaming out does not.

@@ -9,6 +9,7 @@ be cut.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -162,16 +163,19 @@ class Writer(threading.Thread):
             GiveUpError: patience.give_up was set while the disk took nothing.
             OSError: the output is a stream and nobody reads it.
         """
-        self._recover()
-        while True:
-            request = self._requests[0] if self._requests else None
-            if request is None:
-                self._wait()
-                self._wake[0] = 0
-                request = self._requests[0] if self._requests else None
-            if self._work(request):
-                break
-        self._close_files()
+        try:
+            self._recover()
+            while not self._work(self._next_request()):
+                pass
+        finally:
+            self._close_files()  # the spool may be unmapped next: nobody copies from it any more
+
+    def _next_request(self) -> Request | None:
+        """What is asked for, at once; else None, after waiting for something to write."""
+        if not self._requests:
+            self._wait()
+            self._wake[0] = 0
+        return self._requests[0] if self._requests else None
 
     def _work(self, request: Request | None) -> bool:
         """One round; whether it was the last."""
@@ -636,7 +640,8 @@ class Writer(threading.Thread):
 
     def _close_files(self) -> None:
         if self.segment:
-            self.segment.close()
+            with contextlib.suppress(OSError):  # nothing is left to be written
+                self.segment.close()
             self.segment = None
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,30 @@ def test_sink_falls_back_where_direct_writes_are_refused(tmp_path: Path) -> None
     assert not sink.direct
     assert (tmp_path / "data").read_bytes()[:5000] == source.data[:5000]
     os.close(fd)
+
+
+def test_sink_does_without_a_second_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit on tasks that is reached while a capture runs must not end it."""
+
+    def no_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    source = Source(random.Random(1).randbytes(3 * BOUNCE + 999))
+    fd = os.open(tmp_path / "data", os.O_CREAT | os.O_RDWR)
+    sink = Sink(fd, 0, direct=False)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    while sink.taken < len(source.data):
+        if sink.room:
+            sink.take(source.c, sink.taken, min(sink.room, len(source.data) - sink.taken))
+        sink.take_ahead(source.c, sink.taken, 4096)
+        monkeypatch.undo()  # there are threads again: what was queued must not come twice
+        sink.flush()
+    sink.close()
+    os.close(fd)
+    assert (tmp_path / "data").read_bytes() == source.data
+    assert sink.hash.hexdigest() == xxhash.xxh3_64_hexdigest(source.data)
 
 
 def test_names_order_by_number_and_clean_labels() -> None:
