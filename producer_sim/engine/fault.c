@@ -43,6 +43,7 @@ static void happened(struct hmb_sim *sim, uint64_t cursor, uint32_t seq, uint64_
 	sim->fault.cursor = cursor;
 	sim->fault.seq = seq;
 	sim->fault.bytes = bytes;
+	sim->fault.record = sim->produced;
 }
 
 /* Faults of seq alone: the record stays good. */
@@ -177,11 +178,13 @@ int hmb_sim_twist_pending(const struct hmb_sim *sim)
 	return sim->fault.twist != HMB_SIM_NO_TWIST;
 }
 
-void hmb_sim_last_fault(const struct hmb_sim *sim, uint64_t *cursor, uint32_t *seq, uint64_t *bytes)
+void hmb_sim_last_fault(const struct hmb_sim *sim, uint64_t *cursor, uint32_t *seq, uint64_t *bytes,
+			uint64_t *record)
 {
 	*cursor = sim->fault.cursor;
 	*seq = sim->fault.seq;
 	*bytes = sim->fault.bytes;
+	*record = sim->fault.record;
 }
 
 void hmb_sim_drop(struct hmb_sim *sim, uint64_t records)

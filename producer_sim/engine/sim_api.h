@@ -166,9 +166,12 @@ void hmb_sim_close_epoch(struct hmb_sim *sim);
 void hmb_sim_twist(struct hmb_sim *sim, uint32_t twist, uint64_t argument);
 /* 1 until the twist has happened. */
 int hmb_sim_twist_pending(const struct hmb_sim *sim);
-/* Where the last fault was put: its ring cursor, its seq, the bytes that must be rejected. */
-void hmb_sim_last_fault(const struct hmb_sim *sim, uint64_t *cursor, uint32_t *seq,
-			uint64_t *bytes);
+/*
+ * Where the last fault was put: its ring cursor, its seq, the bytes that must be rejected, the
+ * number of its record (a marker's: of the record behind it).
+ */
+void hmb_sim_last_fault(const struct hmb_sim *sim, uint64_t *cursor, uint32_t *seq, uint64_t *bytes,
+			uint64_t *record);
 void hmb_sim_drop(struct hmb_sim *sim, uint64_t records);
 void hmb_sim_set_flags(struct hmb_sim *sim, uint32_t set, uint32_t clear);
 /* -EAGAIN: no room, or a place where a consumer would not look for a header. */

@@ -103,6 +103,7 @@ struct sim_fault {
 	uint64_t argument;
 	uint64_t cursor;
 	uint64_t bytes;
+	uint64_t record; /* its number */
 };
 
 struct sim_clock {

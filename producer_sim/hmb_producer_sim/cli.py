@@ -172,7 +172,9 @@ def _summary(ledger: dict[str, Any]) -> str:
 def _tell_faults(quiet: bool, faults: list[dict[str, Any]]) -> None:
     for fault in faults:
         if fault["injected"]:
-            _say(quiet, f"fault {fault['kind']} at seq {fault['seq']}, cursor {fault['cursor']:#x}")
+            where = f"seq {fault['seq']}, cursor {fault['cursor']:#x}, record {fault['at']}"
+            moved = f" (asked {fault['asked']}; {fault['moved']})" if "moved" in fault else ""
+            _say(quiet, f"fault {fault['kind']} at {where}{moved}")
         else:
             _say(quiet, f"fault {fault['kind']} did not happen: {fault['reason']}")
 

@@ -195,10 +195,11 @@ class Engine:
         return bool(lib.hmb_sim_twist_pending(self._sim))
 
     def last_fault(self) -> dict[str, Any]:
-        """Where the last fault was put: cursor, seq, bytes that must be rejected."""
+        """Where the last fault was put: cursor, seq, bytes that must be rejected, record number."""
         cursor, seq, size = ffi.new("uint64_t *"), ffi.new("uint32_t *"), ffi.new("uint64_t *")
-        lib.hmb_sim_last_fault(self._sim, cursor, seq, size)
-        return {"cursor": cursor[0], "seq": seq[0], "bytes": size[0]}
+        record = ffi.new("uint64_t *")
+        lib.hmb_sim_last_fault(self._sim, cursor, seq, size, record)
+        return {"cursor": cursor[0], "seq": seq[0], "bytes": size[0], "at": record[0]}
 
     def drop(self, records: int) -> None:
         """Drop so many records as if the ring were full."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hmb_producer_sim import engine as engines
@@ -98,6 +98,11 @@ def parse(spec: str) -> Fault:
     return Fault(kind, value, _number(at, "record", spec) if "@" in spec else None)
 
 
+def _asked(fault: Fault) -> int:
+    assert fault.at is not None
+    return fault.at
+
+
 class Injector:
     """Injects faults at their record numbers, and remembers what it did.
 
@@ -117,12 +122,13 @@ class Injector:
     ) -> None:
         self._count = count if count is not None else engines.UNLIMITED
         default = count // 2 if count is not None else DEFAULT_AT
-        placed = [(fault.at if fault.at is not None else default, fault) for fault in faults]
-        self._due = sorted(placed, key=lambda one: one[0])
+        placed = [fault if fault.at is not None else replace(fault, at=default) for fault in faults]
+        self._due = sorted(placed, key=_asked)
         self._engine = engine
         self._wait = wait
         self._waiting: Fault | None = None  # for its place
         self._earliest = 0
+        self._begun_at = 0  # the record number at which the present fault's turn came
         self.log: list[dict[str, Any]] = []
         self.epochs: list[dict[str, int]] = []
         self.exact = True
@@ -134,26 +140,32 @@ class Injector:
             return self._earliest
         if not self._due:
             return engines.UNLIMITED
-        return max(self._due[0][0], self._earliest)
+        return max(_asked(self._due[0]), self._earliest)
 
     def inject(self, produced: int) -> None:
         """Inject what is due before record number `produced`."""
         if self._waiting is not None:
             self._look_again(self._waiting, produced)
         elif self._due and produced >= self.next_stop():
-            self._begin(self._due.pop(0)[1], produced)
+            self._begin(self._due.pop(0), produced)
 
     def finish(self) -> None:
         """Note what did not come to pass."""
         if self._waiting is not None:
             self._note(self._waiting, injected=False, reason="found no place for it")
             self._engine.twist(lib.HMB_SIM_NO_TWIST)
-        for _, fault in self._due:
+        for fault in self._due:
             self._note(fault, injected=False, reason="the workload ended before")
         self._waiting, self._due = None, []
 
     def _note(self, fault: Fault, *, injected: bool = True, **more: Any) -> None:
-        entry = {"kind": fault.kind, "argument": fault.argument, "injected": injected, **more}
+        entry = {"kind": fault.kind, "argument": fault.argument, "injected": injected}
+        entry |= {"asked": fault.at, "at": self._begun_at if injected else None, **more}
+        if injected and entry["at"] != fault.at:
+            late = self._begun_at != fault.at
+            entry["moved"] = (
+                f"{APART} records from the fault before" if late else "to its next place"
+            )
         if "cursor" not in entry:
             stats = self._engine.stats()
             entry |= {"cursor": stats["head"], "seq": stats["seq"], "bytes": 0}
@@ -161,6 +173,7 @@ class Injector:
 
     def _begin(self, fault: Fault, produced: int) -> None:
         self._earliest = produced + APART
+        self._begun_at = produced
         if fault.kind in TWISTS:
             self._engine.twist(TWISTS[fault.kind], fault.argument)
             self._waiting = fault
@@ -174,12 +187,12 @@ class Injector:
     def _look_again(self, fault: Fault, produced: int) -> None:
         """A twist happens inside the engine; garbage goes out between two records."""
         if fault.kind == "garbage":
-            happened = self._engine.garbage(fault.argument)
+            happened, where = self._engine.garbage(fault.argument), {"at": produced}
         else:
-            happened = not self._engine.twist_pending()
+            happened, where = not self._engine.twist_pending(), {}
         self._earliest = produced + (1 if fault.kind == "garbage" else STEP)
         if happened:
-            self._note(fault, **self._engine.last_fault())
+            self._note(fault, **self._engine.last_fault() | where)
             self._waiting = None
             self._earliest = produced + APART
 
@@ -236,6 +249,7 @@ class Injector:
         self._new_epoch(self._engine.reset)
         self._note(
             fault,
+            at=before["produced"],
             cursor=before["head"],
             seq=before["seq"],
             bytes=before["head"] - before["tail"] & engines.UNLIMITED,

@@ -206,6 +206,31 @@ def test_fault_that_did_not_happen_is_told(programs: Programs, tmp_path: Path) -
     assert [fault["injected"] for fault in ledger(book)["faults"]] == [True, False]
 
 
+def test_fault_that_was_moved_is_told(programs: Programs, tmp_path: Path) -> None:
+    book = tmp_path / "l.json"
+    faults = ("--fault", "corrupt-magic@2", "--fault", "garbage@3", "--fault", "torn-record@100")
+    place = (SIM, "--file", tmp_path / "r", "--ring-size", "64KiB", "--count", 200)
+    running = programs.run(*place, *faults, "--ledger", book, "--payload", "8")
+    told = [line for line in running.stderr.splitlines() if ": fault " in line]
+    assert [line.partition(", record ")[2] for line in told] == [
+        "2",
+        "11 (asked 3; 8 records from the fault before)",
+        "100",
+    ]
+    found = ledger(book)["faults"]
+    assert [(fault["asked"], fault["at"]) for fault in found] == [(2, 2), (3, 11), (100, 100)]
+    assert ["moved" in fault for fault in found] == [False, True, False]
+    assert programs.run(*place, *faults, "--replace", "--quiet").stderr == ""
+
+
+def test_fault_says_to_which_place_it_moved(programs: Programs, tmp_path: Path) -> None:
+    """Record 0 has none before it that a consumer could tell it from."""
+    running = programs.run(
+        *(SIM, "--file", tmp_path / "r", "--count", 50, "--fault", "corrupt-magic@0")
+    )
+    assert ", record 1 (asked 0; to its next place)" in running.stderr
+
+
 def test_print_catalog_is_a_workload(programs: Programs, tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text(programs.run(SIM, "--print-catalog", "burst").stdout)
