@@ -7,13 +7,43 @@ import mmap
 import random
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
+from cffi import FFI
 
+from hmb_trace import _core
 from hmb_trace._core import ffi, lib
 from hmb_trace.errors import UsageError
 from hmb_trace.fnv import BASIS, fnv1a_64
+
+# libhmbtrace/fnv.h: not part of api.h, for the choice is the library's
+inside: Any = FFI()
+inside.cdef("""
+struct hmb_fnv_variant {
+    const char *name;
+    int (*supported)(void);
+    uint64_t (*hash_blocks)(const uint8_t *data, uint64_t blocks, uint64_t state);
+};
+extern const struct hmb_fnv_variant hmb_fnv_variants[];
+uint64_t hmb_fnv_by(const struct hmb_fnv_variant *variant, const void *data, uint64_t n,
+                    uint64_t state);
+""")
+library = inside.dlopen(str(_core._PATH))
+
+
+def variants() -> dict[str, Any]:
+    """What runs on this processor, by name."""
+    found, index = {"bytes": inside.NULL}, 0
+    while (one := library.hmb_fnv_variants[index]).name:
+        if one.supported():
+            found[inside.string(one.name).decode()] = inside.addressof(one)
+        index += 1
+    return found
+
+
+VARIANTS = variants()
 
 
 def by_bytes(data: bytes, state: int = BASIS) -> int:
@@ -59,12 +89,28 @@ def test_fnv_p1_random_states_offsets_and_contents() -> None:
         assert fnv1a_64(piece, state) == by_bytes(bytes(piece), state)
 
 
+@pytest.mark.parametrize("name", VARIANTS)
+def test_fnv_p1_each_variant_random_states_offsets_and_chunks(name: str) -> None:
+    dice = random.Random(5)
+    data = memoryview(dice.randbytes(40_000))
+    for _ in range(1000):
+        start, size = dice.randrange(64), dice.randrange(20_000)
+        piece, state = bytes(data[start : start + size]), dice.getrandbits(64)
+        expected, cut = by_bytes(piece, state), dice.randrange(size + 1)
+        whole = inside.from_buffer(data[start : start + size]) if size else inside.NULL
+        state = library.hmb_fnv_by(VARIANTS[name], whole, cut, state)
+        rest = whole + cut if size else whole
+        assert library.hmb_fnv_by(VARIANTS[name], rest, size - cut, state) == expected
+
+
+@pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("fill", [0x00, 0xFF, 0x80, 0x7F, 0x55])
-def test_fnv_p1_extreme_contents(fill: int) -> None:
+def test_fnv_p1_each_variant_extreme_contents(name: str, fill: int) -> None:
     # the largest differences in one direction: the 32-bit sums must hold them
     data = bytes([fill]) * 20_000
     for state in (0, BASIS, 2**64 - 1, 0x80, 0xFF):
-        assert fnv1a_64(data, state) == by_bytes(data, state)
+        found = library.hmb_fnv_by(VARIANTS[name], data, len(data), state)
+        assert found == by_bytes(data, state)
 
 
 def test_fnv_p1_streaming_in_random_pieces() -> None:
