@@ -15,6 +15,7 @@ from hmb_trace.commandline import DURATION, SIZE, run
 from hmb_trace.errors import ConfigError, UsageError
 
 PROGRAM = "hmb-trace-daemon"
+_PREFIX = "HMB_TRACE"  # of the environment
 _META = ("config", "check_config", "print_config")
 # Whether it may be read shows when it is opened: that error has an exit code of its own (77).
 _PATH = click.Path(path_type=Path, readable=False)
@@ -55,12 +56,25 @@ class _Command(click.Command):
         parser = self.make_parser(ctx)
         raw, _, _ = parser.parse_args(list(args))
         ctx.meta["raw"] = raw
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            if _from_environment(ctx, error.param):
+                assert error.param is not None
+                name = f"{_PREFIX}_{error.param.name}".upper()
+                raise ConfigError(f"{name} in the environment: {error.message}") from error
+            raise
+
+
+def _from_environment(ctx: click.Context, param: click.Parameter | None) -> bool:
+    if param is None or param.name is None:
+        return False
+    return ctx.get_parameter_source(param.name) is click.core.ParameterSource.ENVIRONMENT
 
 
 @click.command(
     cls=_Command,
-    context_settings={"auto_envvar_prefix": "HMB_TRACE", "help_option_names": ["-h", "--help"]},
+    context_settings={"auto_envvar_prefix": _PREFIX, "help_option_names": ["-h", "--help"]},
 )
 @click.option(
     "--config",
@@ -80,7 +94,11 @@ class _Command(click.Command):
 @click.option("--once", is_flag=True, help="Drain what is there, seal, exit.")
 @click.option("--duration", type=DURATION, help="Stop after so long.")
 @click.option(
-    "--rotate-size", type=SIZE, default="1GiB", show_default=True, help="New segment; 0: never."
+    "--rotate-size",
+    type=config.ROTATE_SIZE,
+    default="1GiB",
+    show_default=True,
+    help="New segment after so much, at least 64KiB; 0: never.",
 )
 @click.option(
     "--rotate-interval", type=DURATION, default="0", help="New segment after so long; 0: never."

@@ -71,8 +71,21 @@ def parse_peak_rate(text: str) -> int:
     return max(1, units.parse_size(text.strip().removesuffix("/s")))
 
 
+def parse_rotate_size(text: str) -> int:
+    """Bytes; 0 never rotates.
+
+    Raises:
+        UsageError: no size, or less than a segment can be cut by.
+    """
+    size = units.parse_size(text)
+    if 0 < size < MIN_ROTATE_SIZE:
+        raise UsageError(f"rotate-size: found {text!r}, expected 0 (never) or at least 64KiB")
+    return size
+
+
 FSYNC = Parsed("never|seal|TIME|always", parse_fsync)
 COMPRESS = Parsed("zstd[:LEVEL]", parse_compress)
+ROTATE_SIZE = Parsed("size", parse_rotate_size)
 PEAK_RATE = Parsed("rate", parse_peak_rate)
 
 
@@ -115,10 +128,6 @@ class Settings:
         """
         if (self.output_dir is None) == (self.output is None):
             raise UsageError("give either --output-dir DIR or --output FILE (- for stdout)")
-        if self.rotate_size and self.rotate_size < MIN_ROTATE_SIZE:
-            raise UsageError(
-                f"--rotate-size is {self.rotate_size}, expected 0 (never) or at least 64KiB"
-            )
         if self.output == "-" and self.mode == "snapshot":
             raise UsageError("--mode snapshot writes files: give --output-dir")
         if self.once and self.mode == "snapshot":

@@ -514,6 +514,35 @@ def test_bad_configuration_exits_78(rig: Rig, text: str) -> None:
     assert "bad.toml" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("ROTATE_SIZE", "1KiB"), ("LATENCY", "soon"), ("IO", "magic"), ("ONCE", "maybe")],
+)
+def test_bad_value_is_78_in_environment_and_file_and_2_on_the_command_line(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    build(rig)
+    option = "--" + name.lower().replace("_", "-")
+    if name != "ONCE":
+        assert option in rig.drain(option, value, code=2).stderr
+        (rig.folder / "daemon.toml").write_text(f'{option[2:]} = "{value}"\n')
+        assert value in rig.drain("--config", rig.folder / "daemon.toml", code=78).stderr
+    monkeypatch.setenv(f"HMB_TRACE_{name}", value)
+    if name != "ONCE":
+        (line,) = rig.drain(code=78).stderr.splitlines()
+        assert f"HMB_TRACE_{name} in the environment: " in line
+        assert value in line
+    daemon = rig.daemon()
+    daemon.expect(78)
+
+
+def test_least_rotate_size_is_told(rig: Rig) -> None:
+    assert "at least 64KiB" in rig.programs.run("hmb-trace-daemon", "--help").stdout
+    build(rig)
+    assert "at least 64KiB" in rig.drain("--rotate-size", "65535", code=2).stderr
+    rig.drain("--rotate-size", "64KiB")
+
+
 def test_good_configuration_is_said_so(rig: Rig) -> None:
     file = rig.folder / "good.toml"
     file.write_text('rotate-size = "64MiB"\nonce = true\nfsync = 2\n')

@@ -108,9 +108,7 @@ def test_sink_falls_back_where_direct_writes_are_refused(tmp_path: Path) -> None
     os.close(fd)
 
 
-def test_sink_does_without_a_second_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sink_does_without_a_second_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit on tasks that is reached while a capture runs must not end it."""
 
     def no_thread(thread: threading.Thread) -> None:
@@ -179,7 +177,6 @@ def test_compress_refuses(text: str) -> None:
     [
         {},
         {"output_dir": Path("a"), "output": "b"},
-        {"output_dir": Path("a"), "rotate_size": 1000},
         {"output": "-", "mode": "snapshot"},
         {"output": "x", "compress": 3},
     ],
