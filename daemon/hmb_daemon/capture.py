@@ -32,7 +32,7 @@ _INDEX_MAX = 512 << 10
 _INDEX_MIN = 4 << 10
 _IDLE_MAX_NS = 50 * _MS
 _IDLE_MIN_NS = 100_000
-_COLLECTOR_NICE = -15
+COLLECTOR_NICE = -15
 _POPULATE_CHUNK = 4 << 20
 _SYSFS = Path("/sys/class/nvme")
 
@@ -378,7 +378,7 @@ class CollectorThread:
 
     def _run(self) -> None:
         sysio.name_thread("hmb-collector")
-        sysio.prefer_thread(_COLLECTOR_NICE)  # firmware waits for nobody
+        sysio.prefer_thread(COLLECTOR_NICE)  # firmware waits for nobody
         self._ended(int(lib.hmb_collector_run(self.c)))
 
     def join(self) -> None:

@@ -59,7 +59,7 @@ class Housekeeper:
 
     def _run(self) -> None:
         sysio.name_thread("hmb-housekeep")
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        sysio.prefer_thread(_NICE)
         while True:
             try:
                 name = self._queue.get(timeout=_PERIOD_S)

@@ -37,7 +37,7 @@ def name_thread(name: str) -> None:
 
 
 def prefer_thread(nice: int) -> None:
-    """Give the calling thread a better place in the queue, where we may."""
+    """Give the calling thread another place in the queue, where we may."""
     with contextlib.suppress(OSError):  # without CAP_SYS_NICE it stays where it is
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import xxhash
 from hmb_daemon import config, describe, events, names, output
 from hmb_daemon.causes import Cause
+from hmb_daemon.housekeeping import Housekeeper
 from hmb_daemon.orders import FSYNC_ALWAYS, FSYNC_NEVER, FSYNC_SEAL
 from hmb_daemon.segment import open_data
 from hmb_daemon.sink import BOUNCE, PAGE, Sink
@@ -253,3 +255,21 @@ def test_sidecar_paths_and_unknown_keys(tmp_path: Path) -> None:
         sidecar.decode(text.replace(b'"number": 1', b'"number": "one"'), "a.json")
     with pytest.raises(InvalidDataError, match="upgrade"):
         sidecar.decode(text.replace(b'"version": 1', b'"version": 9'), "a.json")
+
+
+def test_housekeeping_goes_on_where_nobody_may_change_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service's system call filter refuses even to stand further back."""
+
+    def refuse(*args: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    name = names.segment_name("x", 1, 0)
+    (tmp_path / (name + names.BIN)).write_bytes(bytes(1000))
+    keeper = Housekeeper(tmp_path, "x", structlog.get_logger())
+    keeper.level = 1
+    keeper.start()
+    keeper.stop(10)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".zst"]

@@ -10,6 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hmb_daemon import capture
+from hmb_daemon.sink import PREFERRED_NICE
 
 from tests.conftest import require
 
@@ -81,6 +83,12 @@ def test_spool_survives_the_daemon_and_configuration_errors_are_final() -> None:
     assert found["Restart"] == ["on-failure"]
     assert "78" in found["RestartPreventExitStatus"][0].split()
     assert {"65", "66", "69"}.isdisjoint(found["RestartPreventExitStatus"][0].split())
+
+
+def test_threads_may_take_the_places_they_want() -> None:
+    found = settings()
+    assert found["SystemCallFilter"][-2:] == ["~@privileged @resources", "setpriority"]
+    assert int(found["LimitNICE"][0]) == min(capture.COLLECTOR_NICE, PREFERRED_NICE)
 
 
 def test_names_fit_each_other() -> None:

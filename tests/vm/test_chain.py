@@ -160,6 +160,15 @@ def test_unit_starts_by_itself_and_a_million_records_arrive(chain: Chain, tmp_pa
     assert_equals_ledger(seen, ledger)
 
 
+def test_threads_have_their_places_under_the_hardening(chain: Chain) -> None:
+    """Bytes first, compression last: the unit leaves the daemon what that takes."""
+    tasks = f"/proc/{chain.main_pid()}/task/*"
+    show = f'for t in {tasks}; do echo "$(cat $t/comm) $(cut -d" " -f19 $t/stat)"; done'
+    nice = dict(line.split() for line in chain.guest.check(show).splitlines())
+    places = {name: nice.get(name) for name in ("hmb-collector", "hmb-writer", "hmb-housekeep")}
+    assert places == {"hmb-collector": "-15", "hmb-writer": "-10", "hmb-housekeep": "10"}
+
+
 def test_a_busy_ring_can_be_looked_at_but_not_drained(chain: Chain) -> None:
     pid = chain.main_pid()
     seen = json.loads(chain.guest.check(f"hmb-trace info --json {NODE}", 60))
