@@ -82,6 +82,25 @@ def hold_standard_files() -> None:
     os.close(fd)
 
 
+def replace_closed_files() -> None:
+    """Stand-ins for a standard input or output that is closed: to use one is an error (EBADF).
+
+    Python leaves None there, which prints into nothing, or has no attribute that we ask for.
+    """
+    hold_standard_files()
+    if sys.stdin is None:
+        sys.stdin = _refusing(0, os.O_WRONLY, "r")
+    if sys.stdout is None:
+        sys.stdout = _refusing(1, os.O_RDONLY, "w")
+
+
+def _refusing(fd: int, flags: int, mode: str) -> Any:
+    opened = os.open(os.devnull, flags)
+    os.dup2(opened, fd)
+    os.close(opened)
+    return open(fd, mode, encoding="utf-8", closefd=False)  # for as long as the process lives
+
+
 def run(command: click.Command, program: str, args: Sequence[str] | None = None) -> int:
     """Run a click command; return the exit code. Errors become one line on stderr.
 
@@ -117,8 +136,18 @@ def run(command: click.Command, program: str, args: Sequence[str] | None = None)
     except OSError as error:
         mapped = from_os_error(error, str(error.filename or "I/O"))
         fail(program, str(mapped))
+        _forget_unwritten()
         return mapped.exit_code
     return result if isinstance(result, int) else EXIT_OK
+
+
+def _forget_unwritten() -> None:
+    """Python flushes stdout at exit; where that cannot work it would speak, and exit with 120."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # ---- completion in shells

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import click
 
 from hmb_trace import __version__
-from hmb_trace.commandline import SuggestingGroup, run
+from hmb_trace.commandline import SuggestingGroup, replace_closed_files, run
 
 
 class _LazyGroup(SuggestingGroup):
@@ -49,6 +49,7 @@ def hmb_trace() -> None:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Entry point of hmb-trace; returns the exit code."""
+    replace_closed_files()
     return run(hmb_trace, "hmb-trace", args)
 
 
