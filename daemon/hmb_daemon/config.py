@@ -158,7 +158,7 @@ def _read_file(path: Path) -> dict[str, Any]:
             found = tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # tomllib: also for an integer of 5000 digits
         raise ConfigError(f"{path}: not TOML: {error}") from error
     return {key.replace("-", "_"): (path, value) for key, value in found.items()}
 

@@ -217,7 +217,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         hint = f"cannot open workload {path} (built in: {', '.join(BUILT_IN)})"
         raise from_os_error(error, hint) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # tomllib: also for an integer of 5000 digits
         raise ConfigError(f"{path}: not TOML: {error}") from error
 
 

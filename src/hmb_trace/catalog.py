@@ -62,7 +62,7 @@ class Catalog:
             made = tomllib.loads(data.decode("utf-8"))
         except UnicodeDecodeError as error:
             raise CatalogError(f"{name}: byte {error.start} is not UTF-8") from None
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # ValueError: an integer of 5000 digits
             raise CatalogError(f"{name}: not valid TOML: {error}") from None
         return Catalog.from_dict(made, name)
 

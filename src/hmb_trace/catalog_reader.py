@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -23,6 +24,9 @@ from hmb_trace.layout import RECORD_MAX_PAYLOAD
 
 DEFAULT_CLOCK_MHZ = 1000
 _U32_MAX = 2**32 - 1
+_WIDTH_MAX = 1000  # of a value in a message; without a limit a catalog could ask for gigabytes
+_DIGITS_MAX = 4
+_NUMBER = re.compile(r"[0-9]+")
 _HEAD_KEYS = ("name", "firmware_build", "clock_mhz", "event", "workload")
 _FIELD_KEYS = ("name", "type", "offset", "unit", "enum")
 _EVENT_KEYS = (
@@ -153,6 +157,11 @@ def _check_template(table: _Table, event: Event) -> None:
         if name not in known or conversion:
             shown = name + (f"!{conversion}" if conversion else "")
             raise table.error("format", f"found {{{shown}}}, expected one of {', '.join(known)}")
+        numbers = _NUMBER.findall(spec or "")
+        if any(len(number) > _DIGITS_MAX or int(number) > _WIDTH_MAX for number in numbers):
+            raise table.error(
+                "format", f"{{{name}:{spec}}}: expected a width or precision up to {_WIDTH_MAX}"
+            )
         try:
             format(known[name], spec or "")
         except ValueError as error:

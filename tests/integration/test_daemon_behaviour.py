@@ -504,7 +504,11 @@ def test_printed_configuration_says_the_same_again(rig: Rig) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["colour = 1\n", "latency = 'soon'\n", "= nonsense", "once = 'yes'\n", "latency = [1]\n"],
+    [
+        *("colour = 1\n", "latency = 'soon'\n", "= nonsense", "once = 'yes'\n", "latency = [1]\n"),
+        *("latency = " + "9" * 5000, "latency = " + "[" * 5000),
+    ],
+    ids=lambda text: text[:20],
 )
 def test_bad_configuration_exits_78(rig: Rig, text: str) -> None:
     file = rig.folder / "bad.toml"

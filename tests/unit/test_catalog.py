@@ -162,6 +162,9 @@ def test_catalog_round_trips_as_toml_and_json() -> None:
         ({"event__0__format": "{tag.__class__}"}, r"event\[0\]\.format"),
         ({"event__0__format": "{tag!r}"}, r"event\[0\]\.format"),
         ({"event__0__format": "{tag:zz}"}, r"event\[0\]\.format: {tag:zz}"),
+        ({"event__0__format": "{tag:>99999999}"}, r"event\[0\]\.format: .*up to 1000"),
+        ({"event__2__format": "{celsius:.99999999f}"}, r"event\[2\]\.format: .*up to 1000"),
+        ({"event__0__format": "{tag:" + "9" * 5000 + "}"}, r"event\[0\]\.format: .*up to 1000"),
         ({"event__0__field__0__type": "u24"}, r"event\[0\]\.field\[0\]\.type"),
         ({"event__0__field__0__type": "char[0]"}, r"event\[0\]\.field\[0\]\.type"),
         ({"event__0__field__0__type": "char[4065]"}, r"event\[0\]\.field\[0\]\.type"),
@@ -183,7 +186,7 @@ def test_catalog_error_carries_the_path_of_the_wrong_key(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("data", [b"name = ", b"\xff", b"[" * 5000])
+@pytest.mark.parametrize("data", [b"name = ", b"\xff", b"[" * 5000, b"clock_mhz = " + b"9" * 5000])
 def test_catalog_that_is_no_toml(data: bytes) -> None:
     with pytest.raises(CatalogError, match=r"x\.toml"):
         Catalog.parse(data, "x.toml")

@@ -174,6 +174,12 @@ def test_wrong_workload_names_the_key(tmp_path: Path, old: str, new: str, named:
         workloads.load(_write(tmp_path / "w.toml", text))
 
 
+@pytest.mark.parametrize("text", ["= nonsense", "a = " + "9" * 5000, "a = " + "[" * 5000])
+def test_workload_that_is_no_toml(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="not TOML"):
+        workloads.load(_write(tmp_path / "w.toml", text))
+
+
 def test_workload_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(NoInputError, match="built in: ftl, uniform, burst"):
         workloads.load(str(tmp_path / "none.toml"))
