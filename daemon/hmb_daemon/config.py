@@ -120,6 +120,17 @@ class Settings:
     log_format: str = "auto"
     log_level: str = "info"
 
+    def take_over(self, fresh: Settings) -> list[str]:
+        """Take what may change while running from fresh settings; the names of all that differ."""
+        changed = [
+            name
+            for name in self.__dataclass_fields__
+            if getattr(fresh, name) != getattr(self, name)
+        ]
+        for name in RELOADABLE.intersection(changed):
+            setattr(self, name, getattr(fresh, name))
+        return changed
+
     def check(self) -> None:
         """Refuse what cannot go together.
 

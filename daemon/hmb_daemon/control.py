@@ -18,17 +18,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from hmb_daemon import capture, describe, log, orphans, output
+from hmb_daemon import capture, describe, failures, log, orphans, output, signals
 from hmb_daemon.causes import Cause, Note
 from hmb_daemon.config import LOG_LEVELS, RELOADABLE, Settings
 from hmb_daemon.controlsocket import ControlSocket
-from hmb_daemon.events import TornEventError, counters_bytes, counters_delta
+from hmb_daemon.events import counters_bytes, counters_delta
 from hmb_daemon.housekeeping import Housekeeper
 from hmb_daemon.notify import Notifier
 from hmb_daemon.orders import Request, WriterOptions
 from hmb_daemon.patience import GiveUpError
 from hmb_daemon.reconnect import Reconnector
-from hmb_daemon.status import collector_status, writer_status
+from hmb_daemon.signals import Signals, Waker
+from hmb_daemon.status import announcement, collector_status, summary, writer_status
 from hmb_daemon.writer import Writer
 from hmb_trace._core import lib
 from hmb_trace.errors import (
@@ -36,10 +37,8 @@ from hmb_trace.errors import (
     InputOutputError,
     InvalidDataError,
     NoInputError,
-    from_os_error,
 )
 from hmb_trace.ring import Ring, attach, invalid_cursors
-from hmb_trace.units import format_duration, format_size
 
 _TICK_S = 1.0
 _WAITING_TICK_S = 0.02
@@ -52,7 +51,6 @@ _NOTED = {
     "waiting": Note.WAITING,
     "disconnected": Note.DISCONNECTED,
 }
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Daemon:
@@ -76,13 +74,11 @@ class Daemon:
         self._stopping = False
         self._replaced = False
         self._looked_at = 0.0
-        self._end_asked = False
         self._stop_asked_at = 0.0
         self._gave_up_at: float | None = None
         self._started = time.monotonic()
         self._reconnector: Reconnector | None = None
         self._control: ControlSocket | None = None
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._cleanup = contextlib.ExitStack()
 
     # -- life
@@ -94,9 +90,9 @@ class Daemon:
             HmbTraceError: what kept it from starting, or ended it.
         """
         with self._cleanup:
-            self._cleanup.callback(os.close, self._wake_fd)
+            self._waker = Waker(self._selector, self._cleanup)
             self._cleanup.callback(self._selector.close)
-            self._catch_signals()
+            self._signals = Signals(self._selector, self._on_signal, self._cleanup)
             self._attach()
             self._start()
             self._loop()
@@ -139,15 +135,8 @@ class Daemon:
 
     def _open_output(self) -> WriterOptions:
         """A FIFO may wait for its reader here: a signal ends that, nothing was begun yet."""
-        ending = (signal.SIGTERM, signal.SIGINT)
-        before = [signal.signal(number, signal.default_int_handler) for number in ending]
-        try:
-            if self._end_asked:
-                raise KeyboardInterrupt
+        with self._signals.interrupting():
             return output.writer_options(self._settings)
-        finally:
-            for number, handler in zip(ending, before, strict=True):
-                signal.signal(number, handler)
 
     def _close_ring(self) -> None:
         self._ring.close()  # the ring of now: a reconnect may have replaced it
@@ -187,7 +176,7 @@ class Daemon:
             self.log,
             sealed=lambda name, side: self._housekeeper.sealed(name),
             make_room=self._housekeeper.make_room if self._has_set else lambda: False,
-            changed=self._wake,
+            changed=self._waker.wake,
         )
         self._thread = capture.CollectorThread(self._collector, self._collector_ended)
         if settings.control:
@@ -204,20 +193,8 @@ class Daemon:
         self._announce()
 
     def _announce(self) -> None:
-        size = int(self._ring.c.ring_size)
-        active, idle = int(self._collector.latency_ns), int(self._collector.idle_ns)
-        self.log.info(
-            "attached",
-            device=self._settings.device,
-            ring_size=size,
-            epoch=int(self._collector.state.epoch),
-            spool=str(self._spool.path),
-            spool_size=self._spool.data_size,
-            latency=format_duration(active),
-            idle_wait=format_duration(idle),
-            sustained_rate=f"{format_size(capture.sustained_rate(size, active))}/s",
-            sustained_rate_from_idle=f"{format_size(capture.sustained_rate(size, idle))}/s",
-        )
+        said = announcement(self._collector, self._spool)
+        self.log.info("attached", device=self._settings.device, **said)
         self._set_state("running")
         self._notifier.ready(f"draining {self._settings.device}")
 
@@ -273,44 +250,15 @@ class Daemon:
             timeout = min(timeout, max(0.0, deadline - time.monotonic()))
         return timeout
 
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            os.eventfd_write(self._wake_fd, 1)
-
-    def _woken(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake_fd)
-
     def _collector_ended(self, code: int) -> None:
         self._ended.append(code)
-        self._wake()
+        self._waker.wake()
 
     # -- signals
 
-    def _catch_signals(self) -> None:
-        self._selector.register(self._wake_fd, selectors.EVENT_READ, self._woken)
-        read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._cleanup.callback(os.close, read_end)
-        self._cleanup.callback(os.close, write_end)
-        for number in _SIGNALS:
-            before = signal.signal(number, self._note_signal)
-            self._cleanup.callback(signal.signal, number, before)
-        previous = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        self._cleanup.callback(signal.set_wakeup_fd, previous)
-
-        def received() -> None:
-            for number in os.read(read_end, 64):
-                self._on_signal(number)
-
-        self._selector.register(read_end, selectors.EVENT_READ, received)
-
-    def _note_signal(self, number: int, frame: object) -> None:
-        """The wakeup pipe tells the loop; this is for what happens before there is one."""
-        self._end_asked |= number in (signal.SIGTERM, signal.SIGINT)
-
     def _on_signal(self, number: int) -> None:
         self.log.info("signal", name=signal.Signals(number).name)
-        if number in (signal.SIGTERM, signal.SIGINT):
+        if number in signals.ENDING:
             if self._stopping:
                 self._give_up()
             self._ask_stop(Cause.STOP)
@@ -332,13 +280,7 @@ class Daemon:
         self._notifier.ready(f"draining {self._settings.device}")
 
     def _take_over(self, fresh: Settings) -> None:
-        changed = [
-            name
-            for name in Settings.__dataclass_fields__
-            if getattr(fresh, name) != getattr(self._settings, name)
-        ]
-        for name in RELOADABLE.intersection(changed):
-            setattr(self._settings, name, getattr(fresh, name))
+        changed = self._settings.take_over(fresh)
         if "log_level" in changed:
             self.log = log.set_up(self._settings.log_format, self._settings.log_level)
         if not self._options.single:
@@ -596,49 +538,19 @@ class Daemon:
         if isinstance(failure, BrokenPipeError):
             # Whoever reads a stream decides when it ends: the spool has nobody to keep it for.
             self._spool_done = True
-            missed = self._spool.data_head() - self._writer.state.data_tail
-            self._error = InputOutputError(
-                f"the reader of the output has gone; {missed} bytes were not delivered"
-            )
-        elif isinstance(failure, GiveUpError):
-            self._error = InputOutputError(
-                f"cannot write to {self._settings.output or self._options.directory}: {failure}; "
-                f"spool {self._spool.path} "
-                "keeps the rest, the next start finishes it"
-            )
-        elif isinstance(failure, TornEventError):
-            self._error = InvalidDataError(
-                f"spool {self._spool.path} is damaged: {failure}; the next start sets it aside "
-                "and seals what the open .part file holds"
-            )
-        elif isinstance(failure, OSError):
-            self._error = from_os_error(failure, "cannot write the output")
-        else:
-            raise failure
+        self._error = failures.of_writer(
+            failure,
+            target=self._settings.output or self._options.directory,
+            spool=self._spool.path,
+            undelivered=self._spool.data_head() - self._writer.state.data_tail,
+        )
 
     def _summary(self) -> None:
         status = self.status()
         now = counters_bytes(self._collector.state.counters)
         counters = counters_delta(now, self._counters_before)
         seconds = time.monotonic() - self._started
-        unknown = counters["unknown_losses"]
-        self.log.info(
-            "summary",
-            records=counters["records"],
-            bytes=counters["bytes"],
-            seconds=round(seconds, 3),
-            records_per_s=round(counters["records"] / seconds),
-            bytes_per_s=round(counters["bytes"] / seconds),
-            lost=f"{counters['lost']} + unknown" if unknown else counters["lost"],
-            gaps=counters["gaps"],
-            rejected_records=counters["rejected_records"],
-            rejected_bytes=counters["rejected_bytes"],
-            epochs=counters["epochs"],
-            segments=status["segments_sealed"],
-            max_ring_fill=status["ring"]["max_fill"],
-            stalls=status["stalls"],
-            cause=self._cause.text,
-        )
+        self.log.info("summary", **summary(status, counters, seconds), cause=self._cause.text)
 
     # -- what others may ask
 
@@ -658,25 +570,20 @@ class Daemon:
         }
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        actions: dict[str, Callable[[], dict[str, Any] | object]] = {
+            "status": lambda: {"status": self.status()},
+            "events": lambda: {"events": log.recent()},
+            "rotate": lambda: self._writer.request(Request(Cause.ROTATE_REQUEST)),
+            "snapshot": lambda: self._writer.request(Request(Cause.SNAPSHOT)),
+            "stop": lambda: self._ask_stop(Cause.STOP),
+            "reload": self._do_reload,
+            "log-level": lambda: self._set_log_level(request.get("level")),
+        }
         command = request.get("cmd")
-        if command == "status":
-            return {"ok": True, "status": self.status()}
-        if command == "rotate":
-            self._writer.request(Request(Cause.ROTATE_REQUEST))
-        elif command == "snapshot":
-            self._writer.request(Request(Cause.SNAPSHOT))
-        elif command == "stop":
-            self._ask_stop(Cause.STOP)
-        elif command == "reload":
-            self._do_reload()
-        elif command == "events":
-            return {"ok": True, "events": log.recent()}
-        elif command == "log-level":
-            self._set_log_level(request.get("level"))
-        else:
-            known = "status, events, rotate, snapshot, stop, reload, log-level"
-            raise ValueError(f"unknown cmd {command!r}, expected one of: {known}")
-        return {"ok": True}
+        if not isinstance(command, str) or command not in actions:
+            raise ValueError(f"unknown cmd {command!r}, expected one of: {', '.join(actions)}")
+        said = actions[command]()
+        return {"ok": True, **(said if isinstance(said, dict) else {})}
 
     def _set_log_level(self, level: object) -> None:
         if level not in LOG_LEVELS:

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
-from hmb_daemon import events
-from hmb_daemon.causes import Note
+from hmb_daemon import events, names
+from hmb_daemon.causes import Cause, Note
+from hmb_daemon.spool import WriterState
 from hmb_daemon.walk import begin_walk, walk_on
 from hmb_trace import sidecar
 from hmb_trace._core import lib
@@ -156,8 +159,8 @@ class Lists:
         self._append(self.notes, note)
 
     def _note(self, entry: _Entry) -> None:
-        names = events.VALUE_NAMES.get(entry[1], ())
-        detail: dict[str, int | str] = dict(zip(names, entry[10:14], strict=False))
+        keys = events.VALUE_NAMES.get(entry[1], ())
+        detail: dict[str, int | str] = dict(zip(keys, entry[10:14], strict=False))
         note = sidecar.Note(
             id=events.IDS.get(entry[1], f"event-{entry[1]}"),
             host_ns=entry[7],
@@ -265,6 +268,50 @@ def rejects_summary(name: str, lists: Lists, records: int) -> sidecar.RejectsSum
     return sidecar.RejectsSummary(
         file=name, entries=lists.reject_entries, records=records, bytes=lists.reject_bytes
     )
+
+
+def sidecar_of(
+    state: WriterState,
+    suffix: str,
+    origin: Origin,
+    cause: Cause,
+    *,
+    data_fd: int,
+    events_fd: int,
+    xxh3: str,
+) -> sidecar.Sidecar:
+    """The sidecar of a segment whose files hold what `state` says.
+
+    Args:
+        suffix: of the dump once it is sealed.
+        data_fd: read through a descriptor of its own, since this one may be for direct I/O.
+        xxh3: of the dump.
+    """
+    end = state.segment_pos + state.file_offset
+    lists = read_log(events_fd, state.events_offset, state.segment_pos, end)
+    side = sidecar.Sidecar(
+        segment=state.name + suffix,
+        number=state.segment,
+        label=origin.label,
+        device=origin.device,
+        ring_size=origin.ring_size,
+        epoch=state.epoch,
+        started_ns=state.started_ns,
+        sealed_ns=time.time_ns(),
+        cause=cause.text,
+        bytes=state.file_offset,
+        xxh3=xxh3,
+    )
+    counted = events.counters_delta(state.planned_counters, state.base_counters)
+    fill_counts(side, counted)
+    fill_lists(side, lists)
+    side.complete = not lists.unknown_extent and not counted["unknown_losses"]
+    side.rejects = rejects_summary(state.name + names.REJECTS, lists, counted["rejected_records"])
+    with Path(f"/proc/self/fd/{data_fd}").open("rb") as file:
+        boundaries = [entry.offset for entry in lists.index]
+        first, last = walk_ends(file.fileno(), state.file_offset, boundaries)
+    fill_ends(side, first, last)
+    return side
 
 
 def fill_counts(side: sidecar.Sidecar, counted: dict[str, int]) -> None:

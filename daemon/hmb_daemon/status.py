@@ -6,7 +6,24 @@ from __future__ import annotations
 from typing import Any
 
 from hmb_daemon import names
+from hmb_daemon.capture import sustained_rate
 from hmb_daemon.events import COUNTER_NAMES
+from hmb_trace.units import format_duration, format_size
+
+
+def announcement(c: Any, spool: Any) -> dict[str, Any]:
+    """The first line: what is drained, and how fast firmware may be."""
+    size, active, idle = int(c.ring.ring_size), int(c.latency_ns), int(c.idle_ns)
+    return {
+        "ring_size": size,
+        "epoch": int(c.state.epoch),
+        "spool": str(spool.path),
+        "spool_size": spool.data_size,
+        "latency": format_duration(active),
+        "idle_wait": format_duration(idle),
+        "sustained_rate": f"{format_size(sustained_rate(size, active))}/s",
+        "sustained_rate_from_idle": f"{format_size(sustained_rate(size, idle))}/s",
+    }
 
 
 def collector_status(c: Any) -> dict[str, Any]:
@@ -54,6 +71,26 @@ def writer_status(writer: Any, spool: Any) -> dict[str, Any]:
         "disk_full_episodes": writer.patience.full_episodes,
         "sync_failures": writer.sync_failures,
         "discarded_bytes": writer.discarded_bytes,
+    }
+
+
+def summary(status: dict[str, Any], counters: dict[str, int], seconds: float) -> dict[str, Any]:
+    """The closing line: what this run counted (the status has what the spool counted)."""
+    unknown = counters["unknown_losses"]
+    return {
+        "records": counters["records"],
+        "bytes": counters["bytes"],
+        "seconds": round(seconds, 3),
+        "records_per_s": round(counters["records"] / seconds),
+        "bytes_per_s": round(counters["bytes"] / seconds),
+        "lost": f"{counters['lost']} + unknown" if unknown else counters["lost"],
+        "gaps": counters["gaps"],
+        "rejected_records": counters["rejected_records"],
+        "rejected_bytes": counters["rejected_bytes"],
+        "epochs": counters["epochs"],
+        "segments": status["segments_sealed"],
+        "max_ring_fill": status["ring"]["max_fill"],
+        "stalls": status["stalls"],
     }
 
 

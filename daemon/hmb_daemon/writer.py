@@ -15,15 +15,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from hmb_daemon import describe, names, sysio
+from hmb_daemon import describe, names, recovery, sysio
 from hmb_daemon.causes import Cause, Note
 from hmb_daemon.eventlog import EventLogger
-from hmb_daemon.events import COUNTERS, Event, counters_bytes, counters_delta, parse
+from hmb_daemon.events import COUNTERS, Event, counters_bytes, parse
 from hmb_daemon.orders import FSYNC_ALWAYS, FSYNC_NEVER, Request, WriterOptions
 from hmb_daemon.patience import Patience
+from hmb_daemon.plan import Plan, size_cut
+from hmb_daemon.recovery import Left
 from hmb_daemon.segment import Segment, publish
 from hmb_daemon.sink import BOUNCE, PREFERRED_NICE, PipeSink
 from hmb_daemon.spool import Spool, counters_in
@@ -51,16 +52,6 @@ _WORTH_A_SEGMENT = frozenset(
         lib.HMB_EV_OVERRUN,
     }
 )
-
-
-class Plan(NamedTuple):
-    """A place where data, journal and counters belong together; a cause cuts there."""
-
-    pos: int
-    journal: int
-    counters: bytes
-    epoch: int
-    cause: Cause | None = None
 
 
 class Writer(threading.Thread):
@@ -252,28 +243,12 @@ class Writer(threading.Thread):
         end = next(epochs, snapshot)
         limit = self.state.segment_pos + self.options.rotate_size
         if self.options.rotate_size and end.pos > limit:
-            return self._size_cut(limit, end)
+            return size_cut(self.state, self.taken, self._marks, limit, end)
         if end.cause is None and request:
             return end._replace(cause=request.cause)
         if end.cause is None and self._interval_over():
             return end._replace(cause=Cause.ROTATE_TIME)
         return end
-
-    def _size_cut(self, limit: int, end: Plan) -> Plan:
-        """The last place before the limit; a single record beyond it stays whole.
-
-        Never before what is in the file already: after a restart with a smaller limit the
-        segment ends at the next place there is.
-        """
-        state = self.state
-        floor = max(self.taken, state.segment_pos + 1)
-        places = [mark for mark in self._marks if floor <= mark.pos <= end.pos]
-        if state.planned >= floor:
-            here = Plan(state.planned, state.journal_tail, state.planned_counters, state.epoch)
-            places.insert(0, here)
-        inside = [place for place in places if place.pos <= limit]
-        cut = inside[-1] if inside else next(iter(places), end)
-        return cut._replace(cause=Cause.ROTATE_SIZE)
 
     def _interval_over(self) -> bool:
         interval = self.options.rotate_interval
@@ -498,7 +473,15 @@ class Writer(threading.Thread):
         else:
             self.patience.attempt(lambda: os.ftruncate(segment.sink.fd, segment.sink.in_file))
         point("seal-data")
-        side = self._describe(segment, cause)
+        side = describe.sidecar_of(
+            state,
+            self.suffix,
+            self.origins.of(state.epoch),
+            cause,
+            data_fd=segment.sink.fd,
+            events_fd=segment.events_fd,
+            xxh3=segment.sink.hash.hexdigest(),
+        )
         self._publish(side.encode())
         segment.close()
         self.segment = None
@@ -515,37 +498,6 @@ class Writer(threading.Thread):
             publish(directory, state.name, side, rejects=has_rejects, suffix=suffix)
 
         self.patience.attempt(step)
-
-    def _describe(self, segment: Segment, cause: Cause) -> Sidecar:
-        state = self.state
-        end = state.segment_pos + state.file_offset
-        lists = describe.read_log(segment.events_fd, state.events_offset, state.segment_pos, end)
-        origin = self.origins.of(state.epoch)
-        side = Sidecar(
-            segment=state.name + self.suffix,
-            number=state.segment,
-            label=origin.label,
-            device=origin.device,
-            ring_size=origin.ring_size,
-            epoch=state.epoch,
-            started_ns=state.started_ns,
-            sealed_ns=time.time_ns(),
-            cause=cause.text,
-            bytes=state.file_offset,
-            xxh3=segment.sink.hash.hexdigest(),
-        )
-        counted = counters_delta(state.planned_counters, state.base_counters)
-        describe.fill_counts(side, counted)
-        describe.fill_lists(side, lists)
-        side.complete = not lists.unknown_extent and not counted["unknown_losses"]
-        side.rejects = describe.rejects_summary(
-            state.name + names.REJECTS, lists, counted["rejected_records"]
-        )
-        with Path(f"/proc/self/fd/{segment.sink.fd}").open("rb") as file:
-            boundaries = [entry.offset for entry in lists.index]
-            first, last = describe.walk_ends(file.fileno(), state.file_offset, boundaries)
-        describe.fill_ends(side, first, last)
-        return side
 
     def _after_seal(self, side: Sidecar | None) -> None:
         state = self.state
@@ -582,39 +534,35 @@ class Writer(threading.Thread):
     # -- recovery
 
     def _recover(self) -> None:
-        state = self.state
-        if self._pipe or state.phase == lib.HMB_PHASE_IDLE:
+        if self._pipe:
             return
-        part = self.options.directory / (state.name + self.suffix + names.PART)
-        whole = self.options.directory / (state.name + self.suffix)
-        if state.phase == lib.HMB_PHASE_SEALING and whole.exists() and not part.exists():
+        state, directory = self.state, self.options.directory
+        left = recovery.look(state, directory, self.suffix)
+        if left is Left.RENAMED:
             self._publish(None)
             self._after_seal(None)
-            return
-        if state.file_offset and _size_of(part) < state.file_offset:
-            self._give_up_segment(part)
-            return
-        self._log.info("segment-resumed", segment=state.name, bytes=state.file_offset)
-        self._open_files()
-        point("recovered")
-        if state.phase == lib.HMB_PHASE_SEALING:
-            self._seal(Cause(state.cause))
+        elif left is Left.VANISHED:
+            self._give_up_segment()
+        elif left is Left.OPEN:
+            self._log.info("segment-resumed", segment=state.name, bytes=state.file_offset)
+            self._open_files()
+            point("recovered")
+            if state.phase == lib.HMB_PHASE_SEALING:
+                self._seal(Cause(state.cause))
 
-    def _give_up_segment(self, part: Path) -> None:
+    def _give_up_segment(self) -> None:
         """Somebody took the open segment away: go on at the next record boundary."""
         state, snapshot = self.state, self._snapshot()
         self._scan(snapshot.journal)
         after = (mark for mark in self._marks if mark.pos >= state.data_tail)
         plan = next(after, snapshot)
         self.note(Note.SEGMENT_VANISHED)
-        self._log.error("segment-vanished", segment=part.name, bytes=plan.pos - state.segment_pos)
+        part = state.name + self.suffix + names.PART
+        self._log.error("segment-vanished", segment=part, bytes=plan.pos - state.segment_pos)
         while self._marks and self._marks[0].journal < plan.journal:
             self._marks.popleft()
-        state.data_tail = state.segment_pos = state.planned = plan.pos
-        state.journal_tail, state.epoch = plan.journal, plan.epoch
-        state.planned_counters = plan.counters
-        if not part.exists():
-            (part.parent / (state.name + names.EVENTS_PART)).unlink(missing_ok=True)
+        recovery.skip(state, plan)
+        recovery.drop_events(state, self.options.directory, self.suffix)
         self._after_seal(None)
 
     # -- flight recorder
@@ -633,9 +581,8 @@ class Writer(threading.Thread):
             return
         state = self.state
         self.discarded_bytes += cut.pos - state.data_tail
-        state.data_tail = state.segment_pos = state.planned = cut.pos
-        state.journal_tail, state.epoch = cut.journal, cut.epoch
-        state.base_counters = state.planned_counters = cut.counters
+        recovery.skip(state, cut)
+        state.base_counters = cut.counters
         self.spool.commit_writer(state)
 
     def _close_files(self) -> None:
@@ -643,13 +590,6 @@ class Writer(threading.Thread):
             with contextlib.suppress(OSError):  # nothing is left to be written
                 self.segment.close()
             self.segment = None
-
-
-def _size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 assert COUNTERS.size <= 184  # fits twice into the spool's writer commit
