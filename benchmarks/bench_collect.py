@@ -84,7 +84,9 @@ class Setup:
     def copy(self) -> None:
         to = ffi.cast("uint8_t *", self.out.ctypes.data)
         for number in range(self.rounds):
-            ffi.memmove(to + number * self.size % self.room, self.base + layout.RECORD_AREA_OFF, self.size)
+            ffi.memmove(
+                to + number * self.size % self.room, self.base + layout.RECORD_AREA_OFF, self.size
+            )
 
     def ways(self) -> dict[str, Callable[[], Sample]]:
         """Both ways to move the same bytes."""

@@ -3,54 +3,69 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import queue
 import threading
+from dataclasses import dataclass
 from typing import BinaryIO
 
-_BUFFERS = 4
-_BUFFER_BYTES = 4 << 20
+from hmb_trace._core import ffi
 
-# A filled buffer and its length; bytes to put at a file offset; None: no more.
-_Job = tuple[bytearray, int] | tuple[bytes, int, None] | None
+_IN_FLIGHT = 4  # pieces
+_PIECE = 4 << 20  # bytes
+
+
+@dataclass(slots=True)
+class _Job:
+    """Bytes to put at a file offset."""
+
+    data: memoryview
+    offset: int
+    buffer: bytearray | None = None  # holds the data, and is used again
+    patch: bool = False
 
 
 class WriteBehind:
-    """Appends to a stream, in order; errors come out of the next call.
+    """Appends to a file, in order; errors come out of the next call.
 
-    Bytes are copied into buffers that are used again and again, so the caller's memory is
-    free at once, and memory stays bounded when the disk is slow.
+    What others may change is copied into buffers that are used again and again. What cannot
+    change (bytes, a file mapped for reading) is written from where it is. Either way memory
+    stays bounded when the disk is slow.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self._free: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
-        self._made = 0
+        stream.flush()
+        self._fd = stream.fileno()
+        self._end = stream.tell()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(_IN_FLIGHT)
+        self._free: list[bytearray] = []
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="pccx-write", daemon=True)
         self._thread.start()
 
     def write(self, data: memoryview) -> None:
         """Append bytes."""
-        for start in range(0, len(data), _BUFFER_BYTES):
-            piece = data[start : start + _BUFFER_BYTES]
-            buffer = self._buffer()
-            buffer[: len(piece)] = piece
-            self._jobs.put((buffer, len(piece)))
+        for start in range(0, len(data), _PIECE):
+            piece = data[start : start + _PIECE]
+            self._room.acquire()
+            self._check()
+            self._jobs.put(self._lent(piece) if _cannot_change(piece) else self._copied(piece))
+            self._end += len(piece)
 
     def patch(self, offset: int, data: bytes) -> None:
         """Overwrite bytes at a file offset, after everything before."""
-        self._jobs.put((data, offset, None))
+        self._jobs.put(_Job(memoryview(data), offset, patch=True))
 
-    def _buffer(self) -> bytearray:
-        self._check()
-        if self._made < _BUFFERS and self._free.empty():
-            self._made += 1
-            return bytearray(_BUFFER_BYTES)
-        buffer = self._free.get()
-        self._check()
-        return buffer
+    def _lent(self, piece: memoryview) -> _Job:
+        return _Job(piece, self._end)
+
+    def _copied(self, piece: memoryview) -> _Job:
+        buffer = self._free.pop() if self._free else bytearray(_PIECE)
+        view = memoryview(buffer)[: len(piece)]
+        view[:] = piece
+        return _Job(view, self._end, buffer)
 
     def _check(self) -> None:
         if self._error is not None:
@@ -70,18 +85,30 @@ class WriteBehind:
                     self._do(job)
             except BaseException as error:
                 self._error = error
-            if len(job) == 2:
-                self._free.put(job[0])
-        try:
-            self._stream.flush()
-        except OSError as error:
-            self._error = self._error or error
+            if job.buffer is not None:
+                self._free.append(job.buffer)
+            if not job.patch:
+                self._room.release()
 
-    def _do(self, job: tuple[bytearray, int] | tuple[bytes, int, None]) -> None:
-        if len(job) == 2:
-            view = memoryview(job[0])[: job[1]]
-            while view:
-                view = view[self._stream.write(view) :]
-            return
-        self._stream.flush()
-        os.pwrite(self._stream.fileno(), job[0], job[1])
+    def _do(self, job: _Job) -> None:
+        done = 0
+        while done < len(job.data):
+            done += os.pwrite(self._fd, job.data[done:], job.offset + done)
+        if job.buffer is None:
+            _give_back(job.data)
+
+
+def _cannot_change(data: memoryview) -> bool:
+    owner = data.obj
+    return isinstance(owner, bytes) or (isinstance(owner, mmap.mmap) and memoryview(owner).readonly)
+
+
+def _give_back(data: memoryview) -> None:
+    """Memory of a mapped file: whoever mapped it may have given it back before we read it."""
+    mapped = data.obj
+    if not isinstance(mapped, mmap.mmap):
+        return
+    begin = int(ffi.cast("uintptr_t", ffi.from_buffer(data)))
+    begin -= int(ffi.cast("uintptr_t", ffi.from_buffer(mapped)))
+    first = begin // mmap.PAGESIZE * mmap.PAGESIZE
+    mapped.madvise(mmap.MADV_DONTNEED, first, begin + len(data) - first)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import mmap
 import os
 import secrets
 import shutil
@@ -151,7 +152,8 @@ class PayloadWriter:
 
     def __init__(self, target: Output, room: int, checksum: str, *, patched: bool = False) -> None:
         self._target = target
-        self._room = room
+        # On a page, records can be mapped and blocks be shared with the dump's.
+        self._room = room + -(PREFIX.size + room) % mmap.PAGESIZE
         self._checksum = checksum
         self._patched = patched
         self._held: bytearray | None = bytearray()
