@@ -187,7 +187,6 @@ class Opener:
         self._private = private
         self._name = spool.file_name(ring.path)
         self.resumed = False
-        self.damaged = False  # what an earlier daemon left could not be read
         self.counters_before = events.NO_COUNTERS  # what earlier daemons counted
 
     def open(self) -> tuple[Spool, Any]:
@@ -198,20 +197,6 @@ class Opener:
             InvalidDataError: the ring's cursors are invalid and --once may not wait (R2).
             InputOutputError: an earlier daemon's records cannot be written where they belong.
         """
-        opened, collector = self._open()
-        damaged.tell(opened, collector, self._log)
-        return opened, collector
-
-    def _leftover(self) -> Spool | None:
-        fd = spool.prepare_directory(self._directory, private=self._private)
-        try:
-            return Spool.open_leftover(self._directory, self._name, fd)
-        except DamagedSpoolError as error:
-            damaged.set_aside(self._directory, self._name, error, self._log)
-            self.damaged = True
-            return None
-
-    def _open(self) -> tuple[Spool, Any]:
         carried = None
         leftover = self._leftover()
         if leftover is not None:
@@ -221,6 +206,14 @@ class Opener:
                 return self._resume(leftover, collector)
             carried = self._finish(leftover, continues=continues)
         return self._fresh(carried)
+
+    def _leftover(self) -> Spool | None:
+        fd = spool.prepare_directory(self._directory, private=self._private)
+        try:
+            return Spool.open_leftover(self._directory, self._name, fd)
+        except DamagedSpoolError as error:
+            damaged.set_aside(self._directory, self._name, error, self._log)
+            return None
 
     def manifest_for(
         self, ring: Ring, earlier: Sequence[tuple[int, describe.Origin]] = ()

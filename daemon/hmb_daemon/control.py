@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from hmb_daemon import capture, describe, failures, log, orphans, output, signals
+from hmb_daemon import capture, damaged, describe, failures, log, orphans, output, signals
 from hmb_daemon.causes import Cause, Note
 from hmb_daemon.config import LOG_LEVELS, RELOADABLE, Settings
 from hmb_daemon.controlsocket import ControlSocket
@@ -116,7 +116,7 @@ class Daemon:
         self._cleanup.callback(self._close_spool)
         self._cleanup.callback(capture.Populator(self._spool).stop)
         self._counters_before = opener.counters_before
-        self._recover_orphans(opener)
+        self._recover_orphans(opener.resumed)
 
     def _describe_ring(self) -> describe.Origin:
         return describe.Origin(
@@ -144,20 +144,21 @@ class Daemon:
     def _close_spool(self) -> None:
         self._spool.close(remove=self._spool_done)
 
-    def _recover_orphans(self, opener: capture.Opener) -> None:
-        options, resumed = self._options, opener.resumed
+    def _recover_orphans(self, resumed: bool) -> None:
+        options = self._options
         if options.single and not resumed:
             output.refuse_unfinished(options.directory / options.single)
         if options.pipe_fd >= 0 or options.single:
             return
         keep = self._spool.read_writer().name
+        untold = damaged.is_untold(self._spool.path)
         last_seq = orphans.recover(
             options.directory,
             options.prefix,
             self._origin,
             self.log,
             keep=keep,
-            cause=Cause.SPOOL_DAMAGED if opener.damaged else Cause.HOST_DIED,
+            cause=Cause.SPOOL_DAMAGED if untold else Cause.HOST_DIED,
         )
         if last_seq is not None and not resumed and not self._collector.state.have_seq:
             capture.continue_sequence(self._collector, self._spool, last_seq)
@@ -187,6 +188,7 @@ class Daemon:
 
             self._cleanup.callback(serve(settings.metrics, self.status, settings.device))
         self._spool_done = False
+        damaged.tell(self._spool, self._collector, self.log)
         self._cleanup.callback(self._halt)
         self._writer.start()
         self._thread.start()

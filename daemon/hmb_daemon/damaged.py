@@ -45,10 +45,18 @@ def set_aside(directory: Path, name: str, reason: DamagedSpoolError, log: Any) -
     )
 
 
+def is_untold(path: Path) -> bool:
+    """Whether a spool of this path was set aside and no journal says so yet."""
+    return path.with_name(path.name + _UNTOLD).exists()
+
+
 def tell(opened: Spool, collector: Any, log: Any) -> None:
-    """Let the journal say that what a spool set aside held is missing, if there is one."""
-    untold = opened.path.with_name(opened.path.name + _UNTOLD)
-    if not untold.exists():
+    """Let the journal say that what a spool set aside held is missing, if there is one.
+
+    To be called once nothing can keep the capture from starting: a fresh spool that was never
+    used is removed, with what its journal says.
+    """
+    if not is_untold(opened.path):
         return
     state = collector.state
     state.counters.unknown_losses += 1

@@ -286,6 +286,18 @@ def test_a_spool_set_aside_is_told_even_after_a_kill(rig: Rig) -> None:
     assert len(list(spool.parent.glob("*.spool.damaged-*Z"))) == 1
 
 
+def test_a_spool_set_aside_is_told_even_after_a_start_that_failed(rig: Rig) -> None:
+    spool = left_spool(rig)
+    noise(spool)
+    busy = rig.folder / "one.bin"
+    busy.with_name("one.bin.part").touch()
+    assert "is there already" in rig.drain("--output", busy, code=73).stderr
+    rig.drain(*SMALL)
+    sides = sidecars(rig.out)
+    assert [side.cause for side in sides] == ["spool-damaged", "once"]
+    assert (sides[-1].complete, sides[-1].counters["unknown_losses"]) == (False, 1)
+
+
 def test_a_damaged_spool_waits_for_its_ring(rig: Rig) -> None:
     spool = left_spool(rig)
     noise(spool)
