@@ -25,6 +25,7 @@ from hmb_trace.layout import RECORD_MAX_PAYLOAD
 DEFAULT_CLOCK_MHZ = 1000
 _U32_MAX = 2**32 - 1
 _WIDTH_MAX = 1000  # of a value in a message; without a limit a catalog could ask for gigabytes
+_INTEGERS = (0, 2**64 - 1)
 _DIGITS_MAX = 4
 _NUMBER = re.compile(r"[0-9]+")
 _HEAD_KEYS = ("name", "firmware_build", "clock_mhz", "event", "workload")
@@ -121,10 +122,21 @@ def _field(table: _Table, packed_at: int) -> Field:
     offset = table.integer("offset", 0, RECORD_MAX_PAYLOAD, packed_at)
     if offset + size > RECORD_MAX_PAYLOAD:
         raise table.error("offset", f"field ends at {offset + size}, beyond {RECORD_MAX_PAYLOAD}")
-    enum = _enum(table)
-    if enum and type_name[0] not in "ui":
-        raise table.error("enum", f"found on a {type_name}, expected an integer type")
-    return Field(name, type_name, offset, size, table.text("unit", ""), enum)
+    made = Field(name, type_name, offset, size, table.text("unit", ""), _enum(table))
+    _check_enum(table, made)
+    return made
+
+
+def _check_enum(table: _Table, made: Field) -> None:
+    if not made.enum:
+        return
+    if not made.is_integer:
+        raise table.error("enum", f"found on a {made.type}, expected an integer type")
+    low = -(1 << 8 * made.size - 1) if made.is_signed else 0
+    high = low + (1 << 8 * made.size)
+    for value in made.enum:
+        if not low <= value < high:
+            raise table.wrong("enum", value, f"values of a {made.type}, {low} to {high - 1}")
 
 
 def _fields(table: _Table) -> tuple[Field, ...]:
@@ -140,10 +152,10 @@ def _fields(table: _Table) -> tuple[Field, ...]:
 
 
 def _check_template(table: _Table, event: Event) -> None:
-    known = {
-        **dict.fromkeys(HEADER_NAMES, 0),
-        "name": "",
-        **{f.name: _sample(f) for f in event.fields},
+    known: dict[str, tuple[int | float | str, ...]] = {
+        **dict.fromkeys(HEADER_NAMES, _INTEGERS),
+        "name": ("",),
+        **{f.name: _samples(f) for f in event.fields},
     }
     try:
         parts = list(string.Formatter().parse(event.format))
@@ -163,13 +175,14 @@ def _check_template(table: _Table, event: Event) -> None:
                 "format", f"{{{name}:{spec}}}: expected a width or precision up to {_WIDTH_MAX}"
             )
         try:
-            format(known[name], spec or "")
-        except ValueError as error:
+            for value in known[name]:
+                format(value, spec or "")
+        except (ValueError, OverflowError) as error:  # such as {tag:c}
             raise table.error("format", f"{{{name}:{spec}}}: {error}") from None
 
 
-def _sample(made: Field) -> int | float | str:
-    return 0 if made.is_integer else 0.0 if made.type[0] == "f" else ""
+def _samples(made: Field) -> tuple[int | float | str, ...]:
+    return _INTEGERS if made.is_integer else (0.0,) if made.type[0] == "f" else ("",)
 
 
 def _check_reference(table: _Table, event: Event, key: str, *, integer: bool) -> None:
@@ -180,6 +193,12 @@ def _check_reference(table: _Table, event: Event, key: str, *, integer: bool) ->
         raise table.wrong(key, name, f"the name of a payload field ({names})")
     if integer and not found.is_integer:
         raise table.error(key, f"field {name} is {found.type}, expected an integer type")
+
+
+def _check_number(table: _Table, event: Event) -> None:
+    field = event.field(event.value)
+    if field is not None and field.type[0] not in "uif":
+        raise table.error("value", f"field {field.name} is {field.type}, expected a number")
 
 
 def _event(table: _Table) -> Event:
@@ -210,6 +229,7 @@ def _check_event(table: _Table, event: Event) -> None:
         _check_reference(table, event, "duration", integer=True)
     if event.value:
         _check_reference(table, event, "value", integer=False)
+        _check_number(table, event)
     if event.track and event.track != "cpu":
         _check_reference(table, event, "track", integer=False)
     if event.key != "cpu":

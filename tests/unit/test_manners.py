@@ -463,3 +463,46 @@ def test_missing_extra_is_one_line(
         monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
     for words in (("view", str(path)), ("top", str(tmp_path))):
         assert_one_line(call(["hmb-trace", *words], capfd), 2, "hmb-trace[ui]")
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["info", "info --json", "verify", "repair -n", "gaps", "stats", "pack", "doctor"],
+)
+def test_no_control_character_of_a_file_name_reaches_the_terminal(
+    tmp_path: Path, words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Dumps come from others, and so do their names: said on stdout, in notes, in tables."""
+    torn, whole = (tmp_path / f"x\x1b[31m\n{name}.bin" for name in ("torn", "whole"))
+    records = [testing.record(0), testing.record(9)]
+    whole.write_bytes(testing.dump(records))
+    torn.write_bytes(testing.dump(records)[:-1])
+    for files in ([torn], [whole], [whole, whole]):
+        out, err = call(["hmb-trace", *words.split(), *map(str, files)], capfd)[1:]
+        assert "\x1b" not in out + err
+        assert "x\n" not in out + err
+
+
+def test_no_control_character_of_a_catalog_reaches_the_terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    catalog, dump = tmp_path / "c\x1b[1m.toml", tmp_path / "x.bin"
+    catalog.write_text(
+        'name = "n\\u001b[1m"\n[[event]]\nopcode = 0\nname = "A\\u001b[31m"\n'
+        'field = [{ name = "a", type = "u64" }]\n'
+    )
+    dump.write_bytes(testing.dump([testing.record(0), testing.record(1)]))
+    options = ["--catalog", str(catalog)]
+    for words in (
+        ["catalog", "check", str(catalog)],
+        ["stats", str(dump), *options],
+        ["decode", str(dump), *options],
+        ["convert", "--to", "ctf", str(dump), "-o", str(tmp_path / "ctf"), *options],
+        ["pack", str(dump), "-o", str(tmp_path / "p\x1b[1m.pccx"), *options],
+        ["info", str(tmp_path / "p\x1b[1m.pccx")],
+        ["verify", str(tmp_path / "p\x1b[1m.pccx")],
+        ["unpack", str(tmp_path / "p\x1b[1m.pccx"), "-o", str(tmp_path / "u\x1b[1m.bin")],
+    ):
+        code, out, err = call(["hmb-trace", *words], capfd)
+        assert code == 0, err
+        assert "\x1b" not in out + err

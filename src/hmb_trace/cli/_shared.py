@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from hmb_trace.commandline import printable
 from hmb_trace.dump import Dump
 
 FILES = click.argument("files", nargs=-1, required=True, metavar="FILE...")
@@ -20,7 +21,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON with sta
 
 class _Stderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        print(f"hmb-trace: {record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
+        note(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
 def notes_to_stderr() -> None:
@@ -32,8 +33,13 @@ def notes_to_stderr() -> None:
 
 
 def note(message: str) -> None:
-    """One line on stderr that is no error."""
-    print(f"hmb-trace: {message}", file=sys.stderr)
+    """One line on stderr that is no error; nothing in it is obeyed by a terminal."""
+    print(f"hmb-trace: {printable(message)}", file=sys.stderr)
+
+
+def say(line: str) -> None:
+    """One line on stdout, fit for a terminal: names of files may hold anything."""
+    click.echo(printable(line))
 
 
 def print_json(value: object) -> None:
@@ -50,9 +56,10 @@ def raise_problems(dump: Dump) -> None:
 
 
 def table(rows: list[list[str]], *, right: tuple[int, ...] = ()) -> str:
-    """Rows as aligned columns; the columns in `right` are right-aligned."""
+    """Rows as aligned columns, fit for a terminal; the columns in `right` are right-aligned."""
     if not rows:
         return ""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:

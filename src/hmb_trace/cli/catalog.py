@@ -11,6 +11,7 @@ import click
 
 from hmb_trace import catalog_import
 from hmb_trace.catalog import Catalog, CatalogError
+from hmb_trace.cli._shared import note, say
 from hmb_trace.commandline import SuggestingGroup
 from hmb_trace.dump import open_dump
 from hmb_trace.errors import from_os_error
@@ -69,8 +70,8 @@ def check(files: tuple[str, ...]) -> None:
     for name in files:
         catalog = Catalog.load(name)
         for remark in _remarks(catalog):
-            print(f"hmb-trace catalog: warning: {name}: {remark}", file=sys.stderr)
-        print(f"{name}: ok: {_summary(catalog)}")
+            note(f"warning: {name}: {remark}")
+        say(f"{name}: ok: {_summary(catalog)}")
 
 
 @command.command()

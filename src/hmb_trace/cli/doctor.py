@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from hmb_trace.commandline import printable
 from hmb_trace.diagnosis import Finding, Status, System, diagnose
 from hmb_trace.errors import EXIT_DATA_PROBLEM, EXIT_OK
 
@@ -16,12 +17,12 @@ _COLOURS = {Status.OK: "green", Status.NOTE: "blue", Status.WARN: "yellow", Stat
 
 
 def _print(findings: list[Finding]) -> None:
-    width = max(len(finding.check) for finding in findings)
+    width = max(len(printable(finding.check)) for finding in findings)
     for finding in findings:
         mark = click.style(f"{finding.status.value:<4}", fg=_COLOURS[finding.status], bold=True)
-        click.echo(f"{mark}  {finding.check:<{width}}  {finding.found}")
+        click.echo(f"{mark}  {printable(finding.check):<{width}}  {printable(finding.found)}")
         if finding.advice and finding.status is not Status.OK:
-            click.echo(f"      {'':<{width}}  -> {finding.advice}")
+            click.echo(f"      {'':<{width}}  -> {printable(finding.advice)}")
 
 
 def _verdict(findings: list[Finding]) -> str:

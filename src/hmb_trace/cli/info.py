@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from hmb_trace import rejects, sidecar
-from hmb_trace.cli._shared import FILES, JSON, notes_to_stderr, print_json, table
+from hmb_trace.cli._shared import FILES, JSON, notes_to_stderr, print_json, say, table
 from hmb_trace.dump import open_dump
 from hmb_trace.errors import HmbTraceError
 from hmb_trace.kinds import Kind, kind_of
@@ -98,7 +98,7 @@ def _rejects(name: str) -> dict[str, Any]:
 
 def _print(name: str, found: dict[str, Any], *, heading: bool) -> None:
     if heading:
-        click.echo(f"{name}:")
+        say(f"{name}:")
     rows = [[f"{key}:", _text(key, value)] for key, value in _flat(found) if key != "entries"]
     if found["kind"] == "dump" and found["records"]:
         span = found["last_ts_ns"] - found["first_ts_ns"]

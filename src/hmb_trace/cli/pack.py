@@ -10,6 +10,8 @@ import click
 
 from hmb_trace.catalog import Catalog
 from hmb_trace.cli._progress import input_bytes, progress_bar
+from hmb_trace.cli._shared import note
+from hmb_trace.commandline import printable
 from hmb_trace.errors import UsageError
 from hmb_trace.pccx import PackOptions, PackResult, pack
 from hmb_trace.pccx.packing import CHECKSUMS, ENCODINGS
@@ -26,13 +28,13 @@ def _default_output(inputs: tuple[str, ...]) -> str:
 
 def _report(result: PackResult, output: str, quiet: bool) -> None:
     for line in result.warnings:
-        print(f"hmb-trace pack: warning: {line}", file=sys.stderr)
+        note(f"warning: {line}")
     if quiet:
         return
     payload = result.header.payload
     events = f", {result.events.events} events" if result.events else ""
     print(
-        f"{output}: {payload.encoding}, {result.records} records{events}, "
+        f"{printable(output)}: {payload.encoding}, {result.records} records{events}, "
         f"{payload.byte_length} bytes",
         file=sys.stderr,
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from hmb_trace import repair
-from hmb_trace.cli._shared import FILES, notes_to_stderr
+from hmb_trace.cli._shared import FILES, notes_to_stderr, say
 
 
 @click.command()
@@ -30,17 +30,17 @@ def command(files: tuple[str, ...], output: str | None, dry_run: bool) -> None:
     for name in files:
         found = repair.find_cut(name)
         if found.reason is None:
-            click.echo(f"{name}: whole, nothing to cut")
+            say(f"{name}: whole, nothing to cut")
             if output:
                 repair.copy_good(found, output)
             continue
-        click.echo(f"{name}: {found.reason}")
+        say(f"{name}: {found.reason}")
         if dry_run:
-            click.echo(f"{name}: would cut {found.cut_bytes} bytes at byte {found.good_bytes}")
+            say(f"{name}: would cut {found.cut_bytes} bytes at byte {found.good_bytes}")
         elif output:
             repair.copy_good(found, output)
-            click.echo(f"{output}: {found.good_bytes} good bytes")
+            say(f"{output}: {found.good_bytes} good bytes")
         else:
             aside = repair.cut(found)
             kept = f", kept in {aside}" if aside else " (all zero)"
-            click.echo(f"{name}: cut {found.cut_bytes} bytes at byte {found.good_bytes}{kept}")
+            say(f"{name}: cut {found.cut_bytes} bytes at byte {found.good_bytes}{kept}")

@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 
 from hmb_trace.cli._progress import input_bytes, progress_bar
+from hmb_trace.cli._shared import note
+from hmb_trace.commandline import printable
 from hmb_trace.errors import UsageError
 from hmb_trace.pccx import unpack
 
@@ -37,6 +39,6 @@ def command(path: str, output: str | None, strict: bool, quiet: bool) -> None:
     with progress_bar("unpacking", input_bytes([path]), quiet=quiet) as progress:
         warnings = unpack(path, target, strict=strict, progress=progress)
     for line in warnings:
-        print(f"hmb-trace unpack: warning: {line}", file=sys.stderr)
+        note(f"warning: {line}")
     if not quiet:
-        print(f"{target}: unpacked", file=sys.stderr)
+        print(f"{printable(str(target))}: unpacked", file=sys.stderr)

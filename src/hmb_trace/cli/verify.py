@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import click
 
-from hmb_trace.cli._shared import FILES, note, notes_to_stderr
+from hmb_trace.cli._shared import FILES, note, notes_to_stderr, say
 from hmb_trace.dump import open_dump
 from hmb_trace.errors import EXIT_DATA_PROBLEM, EXIT_OK
 from hmb_trace.kinds import Kind, kind_of
@@ -37,7 +37,7 @@ def command(files: tuple[str, ...], strict: bool, quiet: bool) -> int:
         failed = bool(found.problems or (strict and found.warnings))
         bad = bad or failed
         if not failed and not quiet:
-            click.echo(f"{name}: ok, {_size(found)}")
+            say(f"{name}: ok, {_size(found)}")
     return EXIT_DATA_PROBLEM if bad else EXIT_OK
 
 
