@@ -319,6 +319,7 @@ def test_write_big_payload_is_streamed_behind_a_padded_header(
         assert file.header == header
         assert file.checksum() == "ok"
         assert file.prefix.header_length >= len(json.dumps(file.raw_header, separators=(",", ":")))
+        assert (16 + file.prefix.header_length) % 4096 == 0, "the payload can be mapped by itself"
 
 
 def test_write_events_p6_flatbuf_is_sorted_and_stable(
