@@ -28,6 +28,7 @@ from hmb_daemon import sysio
 from hmb_trace._core import ffi, lib
 
 PAGE = 4096
+_HUGE_PAGE = 2 << 20
 BOUNCE = 2 << 20
 PREFERRED_NICE = -10  # of who moves bytes out of the spool: soon, they are still in the cache
 _PIPE_CHUNK = 64 << 10  # a slow reader shows its progress
@@ -39,23 +40,33 @@ Write = Callable[[int, Any, int], int]
 
 
 class _Buffer:
-    """A bounce buffer, page-aligned as direct I/O wants it."""
+    """A bounce buffer in huge pages where there are any: one piece for the device, not hundreds."""
 
     def __init__(self, size: int) -> None:
-        self.bytes = mmap.mmap(-1, size)
-        self.view = memoryview(self.bytes)
-        self._c = ffi.from_buffer(self.bytes)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        self._bytes = mmap.mmap(-1, size + _HUGE_PAGE, flags=flags)
+        with contextlib.suppress(OSError):  # a kernel without them
+            self._bytes.madvise(mmap.MADV_HUGEPAGE)
+        whole = ffi.from_buffer(self._bytes)
+        self._start = -int(ffi.cast("uintptr_t", whole)) % _HUGE_PAGE
+        self._c = whole + self._start
+        self._whole = whole  # what the pointer above points into
+        self.view = memoryview(self._bytes)[self._start : self._start + size]
 
     def fill(self, spool: Any, pos: int, start: int, size: int, *, stream: bool) -> None:
         """Copy spool bytes to offset `start`; `stream`: a device reads them next, not this CPU."""
         copy = lib.hmb_spool_stream if stream else lib.hmb_spool_copy
         copy(spool, self._c + start, pos, size)
 
+    def to_front(self, start: int, size: int) -> None:
+        """Move bytes to the buffer's begin."""
+        self._bytes.move(self._start, self._start + start, size)
+
     def close(self) -> None:
-        self._c = ffi.NULL
+        self._c = self._whole = ffi.NULL
         self.view.release()
         with contextlib.suppress(BufferError):  # cffi may still hold a view
-            self.bytes.close()
+            self._bytes.close()
 
 
 def _prefer() -> None:
@@ -171,7 +182,7 @@ class Sink:
     def _keep_rest(self, end: int) -> int:
         rest = self._fill - end
         if rest:
-            self._buffer.bytes.move(0, end, rest)
+            self._buffer.to_front(end, rest)
         return rest
 
     def _bring_in_ahead(self) -> int:
