@@ -25,12 +25,31 @@ _Item = TypeVar("_Item")
 _Entry = tuple[int, ...]
 
 
-def begin_entry(segment_pos: int, epoch: int, started_ns: int) -> bytes:
-    """The first entry of an event log: where its segment begins, should the spool be lost."""
-    return events.HEADER.pack(
-        *(events.MAGIC, lib.HMB_EV_STATE, 0, 0, epoch, segment_pos, 0, started_ns, 0, 0),
-        *(0, 0, 0, 0, 0),
-    )
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What the first entry of an event log says of its segment, should the spool be lost."""
+
+    segment_pos: int = 0
+    epoch: int = 0
+    started_ns: int = 0
+    ring_size: int = 0  # 0: not known
+
+    def pack(self) -> bytes:
+        """As an entry."""
+        return events.HEADER.pack(
+            *(events.MAGIC, lib.HMB_EV_STATE, 0, 0, self.epoch, self.segment_pos, 0),
+            *(self.started_ns, 0, 0, 0, self.ring_size, 0, 0, 0),
+        )
+
+    @classmethod
+    def unpack(cls, entry: bytes) -> Beginning | None:
+        """None: these bytes are none."""
+        if len(entry) < events.HEADER.size:
+            return None
+        found = events.HEADER.unpack(entry)
+        if found[0] != events.MAGIC:
+            return None
+        return cls(found[5], found[4], found[7], found[11])
 
 
 def note_entry(note: Note, segment_pos: int, host_ns: int) -> bytes:
@@ -149,7 +168,7 @@ class Lists:
         self._note(entry)
 
     def _state(self, entry: _Entry) -> None:
-        if not entry[10]:  # begin_entry()
+        if not entry[10]:  # Beginning
             return
         known = {note.value: note.text for note in Note}
         self.unknown_extent |= entry[10] in (Note.SEGMENT_VANISHED, Note.SPOOL_SET_ASIDE)

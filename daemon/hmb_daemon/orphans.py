@@ -14,7 +14,8 @@ import xxhash
 
 from hmb_daemon import describe, names
 from hmb_daemon.causes import Cause
-from hmb_daemon.events import COUNTER_NAMES, HEADER, MAGIC
+from hmb_daemon.describe import Beginning
+from hmb_daemon.events import COUNTER_NAMES, HEADER
 from hmb_daemon.segment import publish
 from hmb_daemon.walk import begin_walk, walk_on
 from hmb_trace import rejects
@@ -123,20 +124,18 @@ def _cut_rejects(directory: Path, name: str) -> RejectsSummary | None:
     return RejectsSummary(file=name + names.REJECTS, entries=entries, records=entries, bytes=size)
 
 
-def _read_log(directory: Path, name: str, end: int) -> tuple[describe.Lists, int, int]:
-    """What the event log still says up to byte `end` of the dump; epoch, start time."""
+def _read_log(directory: Path, name: str, end: int) -> tuple[describe.Lists, Beginning]:
+    """What the event log still says up to byte `end` of the dump."""
     path = directory / (name + names.EVENTS_PART)
     try:
         with path.open("rb") as file:
-            begin = file.read(HEADER.size)
-            if len(begin) < HEADER.size or HEADER.unpack(begin)[0] != MAGIC:
-                return describe.Lists(0), 0, 0
-            entry = HEADER.unpack(begin)
-            size = os.fstat(file.fileno()).st_size
-            lists = describe.read_log(file.fileno(), size, entry[5], entry[5] + end)
-            return lists, entry[4], entry[7]
+            begin = Beginning.unpack(file.read(HEADER.size))
+            if begin is None:
+                return describe.Lists(0), Beginning()
+            size, pos = os.fstat(file.fileno()).st_size, begin.segment_pos
+            return describe.read_log(file.fileno(), size, pos, pos + end), begin
     except FileNotFoundError:
-        return describe.Lists(0), 0, 0
+        return describe.Lists(0), Beginning()
 
 
 def _describe(
@@ -146,7 +145,7 @@ def _describe(
     walk: Any,
     summary: RejectsSummary | None,
 ) -> Sidecar:
-    lists, epoch, started_ns = _read_log(directory, found.name, walk.offset)
+    lists, begin = _read_log(directory, found.name, walk.offset)
     rejected = sum(gap.rejected for gap in lists.gaps)
     counted = dict.fromkeys(COUNTER_NAMES, 0)
     for name in ("records", "wrap_markers", "truncated", "gaps", "duplicates", "sequence_resets"):
@@ -158,9 +157,9 @@ def _describe(
         number=found.number,
         label=origin.label,
         device=origin.device,
-        ring_size=origin.ring_size,
-        epoch=epoch,
-        started_ns=started_ns,
+        ring_size=begin.ring_size or origin.ring_size,
+        epoch=begin.epoch,
+        started_ns=begin.started_ns,
         sealed_ns=time.time_ns(),
         complete=False,
         bytes=int(walk.offset),

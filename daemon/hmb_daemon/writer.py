@@ -19,6 +19,7 @@ from typing import Any
 
 from hmb_daemon import describe, names, recovery, sysio
 from hmb_daemon.causes import Cause, Note
+from hmb_daemon.describe import Beginning
 from hmb_daemon.eventlog import EventLogger
 from hmb_daemon.events import COUNTERS, Event, counters_bytes, parse
 from hmb_daemon.orders import FSYNC_ALWAYS, FSYNC_NEVER, Request, WriterOptions
@@ -403,7 +404,8 @@ class Writer(threading.Thread):
         while segment is None:
             self._name_segment()
             segment = self._open_files(fresh=True)  # None: another daemon has this number
-        begin = describe.begin_entry(state.segment_pos, state.epoch, state.started_ns)
+        ring_size = self.origins.of(state.epoch).ring_size
+        begin = Beginning(state.segment_pos, state.epoch, state.started_ns, ring_size).pack()
         self.patience.attempt(lambda: segment.append_events(begin))
         state.events_offset = segment.events_offset
         self._log.info("segment-open", segment=state.name)

@@ -232,6 +232,22 @@ def test_dead_host_r14(rig: Rig, seed: int, zeros: int) -> None:
         assert after.gap_list[0].lost == after.first_seq - dead.last_seq - 1
 
 
+def test_a_dead_host_s_segment_tells_its_own_ring_r14(rig: Rig) -> None:
+    """After a boot the ring may have another size; what was captured before does not."""
+    rig.fill("--ring-size", "64KiB", "--count", "500")
+    kill = {"HMB_TRACE_TEST_KILL": "journal-committed"}
+    rig.daemon("--once", env=kill).expect(-signal.SIGKILL)
+    shutil.rmtree(rig.folder / "spool")
+    rig.ring_file.unlink()
+    rig.fill("--ring-size", "16KiB", "--count", "5")
+    rig.drain()
+    sides = sidecars(rig.out)
+    assert [(side.cause, side.ring_size) for side in sides] == [
+        ("host-died", 65536),
+        ("once", 16384),
+    ]
+
+
 def test_another_output_directory_finishes_the_old_one_first(rig: Rig) -> None:
     """A leftover spool's records go where they belong; the ring goes on without a gap."""
     simulator = rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "30000")
