@@ -59,13 +59,18 @@ CHILD = """
 import re, sys, time
 from pathlib import Path
 from hmb_trace import Catalog, pccx
-source, out, encoding, catalog = sys.argv[1:]
+here, source, out, encoding, catalog = sys.argv[1:]
+sys.path.insert(0, here)
+from bench_pccx import make_room
 options = pccx.PackOptions(encoding, Catalog.load(catalog) if catalog else None)
+make_room(Path(out), Path(source).stat().st_size)
+Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+cpu = time.process_time()
 begun = time.perf_counter()
 result = pccx.pack([Path(source)], out, options)
 seconds = time.perf_counter() - begun
 rss = re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]
-print(seconds, time.process_time(), result.records, rss)
+print(seconds, time.process_time() - cpu, result.records, rss)
 """
 
 
@@ -97,15 +102,16 @@ def read_all(path: Path) -> None:
             pass
 
 
-def warm_memory(size: int) -> None:
-    """Touch and free as much memory as is needed next.
+def make_room(out: Path, size: int) -> None:
+    """Remove out, and leave as much memory as is needed next free and lately touched.
 
-    A page that the host has taken back costs seven times as much to touch: whoever comes
-    later in the alternation would find more or fewer of them.
+    The host takes freed pages back within seconds, and touching them again costs seven times
+    as much: without this the order of the runs would decide how fast they are.
     """
     with mmap.mmap(-1, size) as memory:
         memory.madvise(mmap.MADV_HUGEPAGE)
         np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE].fill(1)
+        out.unlink(missing_ok=True)
 
 
 def hash_file(path: Path) -> None:
@@ -142,9 +148,7 @@ def bench_fnv(quick: bool) -> None:
 
 def converter(source: Path, out: Path, encoding: str, catalog: Path | None) -> Callable[[], Sample]:
     def convert() -> Sample:
-        out.unlink(missing_ok=True)
-        warm_memory(source.stat().st_size)
-        args = [str(source), str(out), encoding, str(catalog or "")]
+        args = [str(Path(__file__).parent), str(source), str(out), encoding, str(catalog or "")]
         done = subprocess.run(
             [sys.executable, "-c", CHILD, *args], check=True, capture_output=True, text=True
         )
@@ -163,8 +167,7 @@ def bench_pack(folder: Path, size: int, rounds: int) -> None:
     write_dump(source, size, 0)
 
     def cp_and_hash() -> Sample:
-        out.unlink(missing_ok=True)
-        warm_memory(size)
+        make_room(out, size)
         begun = time.perf_counter()
         subprocess.run(["cp", "--reflink=never", source, out], check=True)
         hash_file(source)
