@@ -90,6 +90,7 @@ def summary(status: dict[str, Any], counters: dict[str, int], seconds: float) ->
         "epochs": counters["epochs"],
         "segments": status["segments_sealed"],
         "max_ring_fill": status["ring"]["max_fill"],
+        "max_spool_fill": status["max_spool_fill"],
         "stalls": status["stalls"],
     }
 
