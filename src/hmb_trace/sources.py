@@ -14,7 +14,8 @@ import zstandard
 from hmb_trace.errors import InputOutputError, InvalidDataError, from_os_error
 
 _PAGE = mmap.PAGESIZE
-_COMPRESSED_CHUNK = 1 << 14
+_COMPRESSED_CHUNK = 1 << 12  # at most 128 MiB come of it: four bytes may stand for 128 KiB
+_FILE_BUFFER = 1 << 16
 _PIPE_SIZE = 1 << 20
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 MADV_POPULATE_READ = 22  # Linux 5.14; older kernels refuse it and pages fault in one by one
@@ -205,7 +206,7 @@ def from_zstd(path: Path) -> StreamSource:
         InvalidDataError: damaged, or cut short.
     """
     try:
-        file = path.open("rb")
+        file = path.open("rb", buffering=_FILE_BUFFER)
     except OSError as error:
         raise from_os_error(error, f"cannot read {path}") from error
     return StreamSource(_ZstdReader(file, str(path)).read, file.close)

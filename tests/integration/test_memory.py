@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 
+from hmb_trace import testing
 from hmb_trace.layout import RECORD_HDR_DTYPE, RECORD_MAGIC
 from tests.conftest import program, require_module
 
@@ -84,3 +86,20 @@ def test_peak_memory_of_perfetto(tmp_path: Path) -> None:
     make_dump(path, 30_000)
     little = peak_kib("convert", str(path), "-o", str(tmp_path / "b.pftrace"), "-q")
     assert kept - little < 60_000
+
+
+@pytest.mark.parametrize(
+    ("repeated", "words"),
+    [(bytes(64), ["repair", "-n"]), (testing.record(0), ["info"])],
+    ids=["zeros", "records"],
+)
+def test_peak_memory_of_a_zstd_bomb(tmp_path: Path, repeated: bytes, words: list[str]) -> None:
+    """A hundred kilobytes that stand for gigabytes come out piece by piece."""
+    path = tmp_path / "bomb.bin.zst"
+    piece = repeated * (1 << 14)
+    compressor = zstandard.ZstdCompressor(level=1).compressobj()
+    with path.open("wb") as file:
+        for _ in range((2 << 30) // len(piece)):
+            file.write(compressor.compress(piece))
+        file.write(compressor.flush())
+    assert peak_kib(*words, str(path)) < LIMIT_KIB
