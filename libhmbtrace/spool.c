@@ -28,7 +28,7 @@
 #define CHECK_FACTOR 0x9E3779B97F4A7C15u /* odd, so that no word's change is lost */
 
 #define WAIT_STEP_MIN_NS 200000u
-#define WAIT_STEP_MAX_NS 20000000u
+#define WAIT_STEP_MAX_NS 40000000u
 
 struct superblock {
 	uint64_t magic;
@@ -410,7 +410,7 @@ uint64_t hmb_spool_wait(const struct hmb_spool *spool, uint64_t pos, uint64_t wa
 		if (__atomic_load_n(wake, __ATOMIC_RELAXED))
 			break;
 		sleep_ns(HMB_MIN(step, timeout_ns - waited));
-		step = HMB_MIN(step * 3 / 2, WAIT_STEP_MAX_NS);
+		step = HMB_MIN(step * 2, WAIT_STEP_MAX_NS);
 		waited = monotonic_ns() - start;
 	}
 	return hmb_spool_data_head(spool) - pos;
