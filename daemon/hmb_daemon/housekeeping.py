@@ -110,11 +110,10 @@ class Housekeeper:
     # -- retention
 
     def _sealed(self) -> Iterator[names.Found]:
-        return (
-            found
-            for found in names.scan(self._directory, self._label)
-            if not found.suffix.endswith(names.PART)
-        )
+        """Each segment once: one killed while it was compressed may be there as .bin and .zst."""
+        scanned = names.scan(self._directory, self._label)
+        sealed = {one.name: one for one in scanned if not one.suffix.endswith(names.PART)}
+        return iter(sealed.values())
 
     def _size(self, found: names.Found) -> int:
         total = 0

@@ -273,3 +273,15 @@ def test_housekeeping_goes_on_where_nobody_may_change_places(
     keeper.start()
     keeper.stop(10)
     assert [path.suffix for path in tmp_path.iterdir()] == [".zst"]
+
+
+def test_retention_counts_a_segment_once_that_was_killed_while_compressed(tmp_path: Path) -> None:
+    """Both copies of the newest one: it must stay, and its size is not that of two."""
+    name = "x-000001-20260101T000000Z"
+    (tmp_path / f"{name}.bin").write_bytes(bytes(3000))
+    (tmp_path / f"{name}.bin.zst").write_bytes(bytes(1000))
+    keeper = Housekeeper(tmp_path, "x", structlog.get_logger())
+    keeper.max_total_size = 100
+    keeper.retain()
+    assert keeper.deleted == 0
+    assert (tmp_path / f"{name}.bin").exists()
