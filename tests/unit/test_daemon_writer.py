@@ -57,7 +57,7 @@ def test_writer_that_gives_up_leaves_nobody_behind_who_reads_the_spool(
 
     monkeypatch.setattr(Sink, "_move", slow_move)
     options = WriterOptions(directory=tmp_path / "out", prefix="x", pwrite=full)
-    writer = Writer(filled, options, ORIGIN, structlog.get_logger())
+    writer = Writer(filled, options, describe.Origins(ORIGIN), structlog.get_logger())
     writer.patience.give_up.set()
     writer.start()
     writer.join(10)
