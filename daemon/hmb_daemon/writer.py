@@ -101,6 +101,7 @@ class Writer(threading.Thread):
         self._marks: deque[Plan] = deque()
         self._worth = False
         self._odd_since = 0
+        self._arrived = 0  # when the bytes came that the last round took
         self._last_sync = time.monotonic_ns()
         self._last_look = 0
         self._opened_at = 0
@@ -199,6 +200,7 @@ class Writer(threading.Thread):
             timeout = max(1, min(_IDLE_NS, self._next_deadline() - now))
             if not lib.hmb_spool_wait(spool, taken, 1, self._scanned, timeout, self._wake):
                 return
+            self._arrived = time.monotonic_ns()
             timeout = _BATCH_NS
         else:
             timeout = max(1, self._odd_since + _ODD_NS - now)
@@ -303,7 +305,7 @@ class Writer(threading.Thread):
         if sink.in_file == sink.taken:
             self._odd_since = 0
         elif not self._odd_since:
-            self._odd_since = time.monotonic_ns()
+            self._odd_since = self._arrived
 
     def _flush_data(self) -> None:
         self.patience.attempt(self._sink.flush)

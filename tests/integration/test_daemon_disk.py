@@ -197,8 +197,9 @@ def kill_with_open_segment(rig: Rig, daemon: Running) -> Path:
 
 def host_dies(rig: Rig, chance: random.Random, zeros: int) -> int:
     """kill -9, then take what a dead host would: the spool, and the end of the open segment."""
-    rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "100000", "--keep", "--linger", "0")
-    daemon = rig.daemon("--rotate-size", "2MiB", "--fsync", "100ms")
+    rig.simulate(*LOAD, "--ring-size", "64KiB", "--count", "400000", "--keep", "--linger", "0")
+    # Longer than the writer's buffer, or a segment would be there for no longer than its seal.
+    daemon = rig.daemon("--rotate-size", "8MiB", "--fsync", "100ms")
     wait_until(lambda: len(list(rig.out.glob("*.bin"))) >= 1, "a sealed segment")
     part = kill_with_open_segment(rig, daemon)
     for path in (rig.folder / "spool").iterdir():
