@@ -169,7 +169,9 @@ def throughput(folder: Path, total: int, rounds: int) -> None:
     """Daemon against loop, by kind of I/O, ring and record size."""
     heading("whole daemon, firmware blocking when the ring is full, against a bare write loop")
     print("(the simulator runs on the same cores; aim: ratio >= 0.8, CPU direct <= 0.3 s/GB;")
-    print(" fw waits: time in which firmware found the ring full; near 0 %, it was the limit itself)")
+    print(
+        " fw waits: time in which firmware found the ring full; near 0 %, it was the limit itself)"
+    )
     widths = (24, 11, 11, 7, 13, 10, 10, 9, 12, 10)
     row("I/O, ring, record", "daemon", "bare loop", "ratio", "M records/s", "CPU s/GB", "loop CPU",
         "RssAnon", "start+exit", "fw waits", widths=widths)  # fmt: skip
