@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmb_trace._core import ffi, lib
+from hmb_trace.catalog_events import PCCX_TYPES
 from hmb_trace.errors import InvalidDataError
 from hmb_trace.pccx.container import PccxError, PccxFile
 
@@ -28,15 +29,7 @@ EVENT_DTYPE = np.dtype(
         ("event_type_id", "<u4"),
     ]
 )
-EVENT_TYPES = (
-    "UNKNOWN",
-    "MAC_COMPUTE",
-    "DMA_READ",
-    "DMA_WRITE",
-    "SYSTOLIC_STALL",
-    "BARRIER_SYNC",
-    "API_CALL",
-)
+EVENT_TYPES = (*PCCX_TYPES, "API_CALL")  # a catalog cannot ask for the last: it carries a string
 OTHER_TYPE = int(lib.hmb_event_type_other())
 BATCH_EVENTS = 1 << 16
 BINCODE_HEAD = struct.Struct("<QQ")  # total_cycles, number of events
