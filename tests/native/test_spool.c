@@ -21,6 +21,16 @@ static int map_again(struct hmb_spool *spool, int fd, uint64_t size)
 	return hmb_spool_map(spool, fd, size, 0, 0, NULL, 0);
 }
 
+/* A new spool, mapped; its descriptor. */
+static int open_fresh(struct hmb_spool *spool)
+{
+	uint64_t size = hmb_spool_file_size(DATA, JOURNAL);
+	int fd = new_file(size);
+
+	CHECK_EQUAL(hmb_spool_map(spool, fd, size, DATA, JOURNAL, "x", 1), 0);
+	return fd;
+}
+
 static void sizes_are_checked(void)
 {
 	uint64_t size = hmb_spool_file_size(DATA, JOURNAL);
@@ -126,12 +136,10 @@ static void flip_slots(int fd, uint64_t block, uint64_t slot_size, int current)
 static void damaged_commits_are_refused(void)
 {
 	struct hmb_writer_commit written = { .name = "a segment" };
-	uint64_t size = hmb_spool_file_size(DATA, JOURNAL);
 	struct hmb_commit commit = { 0 };
-	int fd = new_file(size);
 	struct hmb_spool spool;
+	int fd = open_fresh(&spool);
 
-	CHECK_EQUAL(hmb_spool_map(&spool, fd, size, DATA, JOURNAL, "x", 1), 0);
 	for (uint64_t n = 1; n <= 3; n++) {
 		commit.data_head = 64 * n;
 		hmb_spool_commit(&spool, &commit, HMB_KILL_NEVER);
@@ -149,12 +157,10 @@ static void damaged_commits_are_refused(void)
 /* Both rings are mapped twice: a batch across the end is one piece. */
 static void batches_are_contiguous(void)
 {
-	uint64_t size = hmb_spool_file_size(DATA, JOURNAL);
 	uint8_t batch[64], back[64];
-	int fd = new_file(size);
 	struct hmb_spool spool;
+	int fd = open_fresh(&spool);
 
-	CHECK_EQUAL(hmb_spool_map(&spool, fd, size, DATA, JOURNAL, "x", 1), 0);
 	for (int i = 0; i < 64; i++)
 		batch[i] = (uint8_t)i;
 	memcpy(spool.data + DATA - 24, batch, sizeof(batch));
@@ -170,12 +176,10 @@ static void batches_are_contiguous(void)
 /* Any alignment, any length, across the end, and nothing beside it. */
 static void streaming_copies_what_copying_does(void)
 {
-	uint64_t size = hmb_spool_file_size(DATA, JOURNAL);
 	uint8_t streamed[512], copied[512];
-	int fd = new_file(size);
 	struct hmb_spool spool;
+	int fd = open_fresh(&spool);
 
-	CHECK_EQUAL(hmb_spool_map(&spool, fd, size, DATA, JOURNAL, "x", 1), 0);
 	for (uint64_t i = 0; i < DATA; i++)
 		spool.data[i] = (uint8_t)(i * 31 + i / 256);
 	for (uint64_t n = 0; n < 300; n += 1 + n / 7) {
@@ -282,12 +286,11 @@ static void commits_are_whole(void)
 static void wait_ends(void)
 {
 	struct hmb_commit commit = { .data_head = 100, .journal_head = 8 };
-	uint64_t size = hmb_spool_file_size(DATA, JOURNAL), long_ns = 3600000000000ull;
+	uint64_t long_ns = 3600000000000ull;
 	uint32_t wake = 0;
-	int fd = new_file(size);
 	struct hmb_spool spool;
+	int fd = open_fresh(&spool);
 
-	CHECK_EQUAL(hmb_spool_map(&spool, fd, size, DATA, JOURNAL, "x", 1), 0);
 	hmb_spool_commit(&spool, &commit, HMB_KILL_NEVER);
 	CHECK_EQUAL(hmb_spool_wait(&spool, 40, 60, 8, long_ns, &wake), 60);
 	CHECK_EQUAL(hmb_spool_wait(&spool, 40, 61, 8, 1000000, &wake), 60);
