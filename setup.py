@@ -26,7 +26,11 @@ def library(name: str, *folders: str) -> Extension:
 
 setup(
     ext_modules=[
-        library("hmb_trace._libhmbtrace", "libhmbtrace"),
+        library(
+            "hmb_trace._libhmbtrace",
+            "libhmbtrace",
+            *(f"libhmbtrace/{part}" for part in ("capture", "dump", "pccx", "fnv")),
+        ),
         library("hmb_producer_sim._libhmbsim", "producer_sim/engine", "producer_sim/firmware"),
     ]
 )

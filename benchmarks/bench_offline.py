@@ -25,13 +25,13 @@ from pathlib import Path
 import numpy as np
 
 from hmb_trace.cli import main as hmb_trace
-from hmb_trace.dump import open_dump
+from hmb_trace.dumps.dump import open_dump
+from hmb_trace.dumps.sidecar import Device, IndexEntry, Sidecar, sidecar_path
+from hmb_trace.dumps.walker import Walker
 from hmb_trace.layout import RECORD_HDR_DTYPE, RECORD_MAGIC
-from hmb_trace.select import Range, Selection
-from hmb_trace.sidecar import Device, IndexEntry, Sidecar, sidecar_path
-from hmb_trace.stats import gather
+from hmb_trace.query.select import Range, Selection
+from hmb_trace.query.stats import gather
 from hmb_trace.units import parse_rate
-from hmb_trace.walker import Walker
 
 REPEATS = 3
 _CHUNK = 1 << 20

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The way of a record from ring to file, as libhmbtrace/{collector,collect,spool}.c and the
+ * The way of a record from ring to file, as libhmbtrace/capture/{collector,collect,spool}.c and the
  * daemon's writer go it, while the daemon dies and the controller resets at any step.
  * tests/unit/test_spin.py runs it with -DRECORDS, -DCRASHES and -DRESETS, and mutants of it.
  *
@@ -9,7 +9,7 @@
  *
  * Abstracted: a record is a cell, its bytes are its number; nothing is damaged; firmware never
  * overwrites unread cells, and when it resets takes the magic away first and puts it back last;
- * memory is sequentially consistent (barriers: libhmbtrace/barrier.h); each look at the whole
+ * memory is sequentially consistent (barriers: libhmbtrace/capture/barrier.h); each look at the whole
  * header is one step, and so is the last look together with the store of tail: what a device does
  * in between nobody can see.  The disk does not die: the file is written at data_tail.
  */

@@ -189,7 +189,7 @@ class Act:
         return {**dump, "seconds": self._capture_seconds()}
 
     def _capture_seconds(self) -> float:
-        from hmb_trace import sidecar  # noqa: PLC0415 - the package is there only once built
+        from hmb_trace.dumps import sidecar  # noqa: PLC0415 - the package is there only once built
 
         cars = [sidecar.load(path) for path in sorted(self.capture.glob("*.json"))]
         ns = max(c.sealed_ns for c in cars) - min(c.started_ns for c in cars)

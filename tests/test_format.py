@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from hmb_daemon.cli import command as daemon_command
 
-from hmb_trace import attach, rejects, sidecar
+from hmb_trace import attach
 from hmb_trace._core import ffi, lib
 from hmb_trace.cli import main
 from hmb_trace.commandline import run
+from hmb_trace.dumps import rejects, sidecar
 from hmb_trace.errors import HmbTraceError, InvalidDataError
 from hmb_trace.testing import without_tail
 from tests.oracle.collect import Consumer, InvalidCursorsError, Reject, joined

@@ -191,7 +191,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     if meta["check_config"]:
         return _check(settings)
     settings.check()
-    from hmb_daemon.control import Daemon  # noqa: PLC0415 - --help need not load the daemon
+    from hmb_daemon.daemon import Daemon  # noqa: PLC0415 - --help need not load the daemon
 
     return Daemon(settings, reload=_reloader(sys.argv[1:])).run()
 

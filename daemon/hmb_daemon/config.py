@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hmb_daemon.orders import FSYNC_ALWAYS, FSYNC_NEVER, FSYNC_SEAL
+from hmb_daemon.writing.options import FSYNC_ALWAYS, FSYNC_NEVER, FSYNC_SEAL
 from hmb_trace import units
 from hmb_trace.commandline import Parsed
 from hmb_trace.errors import ConfigError, UsageError

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hmb_daemon import names
-from hmb_daemon.capture import sustained_rate
-from hmb_daemon.events import COUNTER_NAMES
+from hmb_daemon.collecting.start import sustained_rate
+from hmb_daemon.spool.journal import COUNTER_NAMES
+from hmb_daemon.writing import names
 from hmb_trace.units import format_duration, format_size
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ioctl side of the kernel module: what a consumer asks of /dev/nvme<N>-hmbtrace."""
 
-from hmb_kmod_shim.device import (
+from hmb_trace.live.device import (
     ADVANCE_TAIL,
     GET_INFO,
     Info,

@@ -3,7 +3,7 @@
  * What the reference producer asks of its processor: ordered 8-byte accesses
  * to host memory.  A firmware port replaces this one file.
  *
- *   firmware (this)                       host (libhmbtrace/barrier.h)
+ *   firmware (this)                       host (libhmbtrace/capture/barrier.h)
  *   ---------------                       ----------------------------
  *   write record bytes                    load head        (A)
  *   hmb_port_wmb()      (A')              hmb_dma_rmb()    pairs with A'

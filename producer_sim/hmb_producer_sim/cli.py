@@ -26,8 +26,8 @@ from hmb_producer_sim.simulator import Plan, Simulator, Stop
 from hmb_producer_sim.workload import Workload
 from hmb_trace import __version__
 from hmb_trace.commandline import DURATION, RATE, SIZE, run
+from hmb_trace.dumps.kinds import RECORD_MAGIC_BYTES, describe_magic
 from hmb_trace.errors import InvalidDataError, UsageError, from_os_error
-from hmb_trace.kinds import RECORD_MAGIC_BYTES, describe_magic
 from hmb_trace.layout import RECORD_MAX_PAYLOAD
 from hmb_trace.units import format_size, parse_rate
 

@@ -25,7 +25,7 @@ from hmb_trace.errors import (
     from_os_error,
 )
 from hmb_trace.layout import RECORD_AREA_OFF, RING_SIZE_MIN
-from hmb_trace.ring import lock_holder
+from hmb_trace.live.ring import lock_holder
 
 SHM_DIRECTORY = Path("/dev/shm")
 RING_SIZE_MAX = 1 << 31

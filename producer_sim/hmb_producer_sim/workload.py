@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hmb_trace import catalog as catalogs
 from hmb_trace import units
+from hmb_trace.catalog import model as catalogs
 from hmb_trace.errors import ConfigError, UsageError, from_os_error
 from hmb_trace.layout import RECORD_MAX_PAYLOAD
 

@@ -13,12 +13,12 @@ from hmb_trace.errors import HmbTraceError
 
 if TYPE_CHECKING:
     from hmb_trace import pccx, testing
-    from hmb_trace.batch import RecordBatch
-    from hmb_trace.catalog import Catalog, CatalogError
-    from hmb_trace.dump import Dump, DumpError, open_dump, open_dumps
+    from hmb_trace.catalog.model import Catalog, CatalogError
+    from hmb_trace.dumps.batch import RecordBatch
+    from hmb_trace.dumps.dump import Dump, DumpError, open_dump, open_dumps
     from hmb_trace.fnv import fnv1a_64
-    from hmb_trace.pairing import Pairing
-    from hmb_trace.ring import Ring, attach
+    from hmb_trace.live.ring import Ring, attach
+    from hmb_trace.query.pairing import Pairing
 
 __all__ = [
     "Catalog",
@@ -40,17 +40,17 @@ __version__ = "0.1.0"
 
 _SUBMODULES = ("pccx", "testing")
 _HOMES = {
-    "Catalog": "hmb_trace.catalog",
-    "CatalogError": "hmb_trace.catalog",
-    "Dump": "hmb_trace.dump",
-    "DumpError": "hmb_trace.dump",
-    "Pairing": "hmb_trace.pairing",
-    "RecordBatch": "hmb_trace.batch",
-    "Ring": "hmb_trace.ring",
-    "attach": "hmb_trace.ring",
+    "Catalog": "hmb_trace.catalog.model",
+    "CatalogError": "hmb_trace.catalog.model",
+    "Dump": "hmb_trace.dumps.dump",
+    "DumpError": "hmb_trace.dumps.dump",
+    "Pairing": "hmb_trace.query.pairing",
+    "RecordBatch": "hmb_trace.dumps.batch",
+    "Ring": "hmb_trace.live.ring",
+    "attach": "hmb_trace.live.ring",
     "fnv1a_64": "hmb_trace.fnv",
-    "open_dump": "hmb_trace.dump",
-    "open_dumps": "hmb_trace.dump",
+    "open_dump": "hmb_trace.dumps.dump",
+    "open_dumps": "hmb_trace.dumps.dump",
 }
 
 

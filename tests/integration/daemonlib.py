@@ -12,9 +12,9 @@ from typing import Any
 
 from hmb_daemon import cli
 
-from hmb_trace import sidecar
 from hmb_trace._core import ffi, lib
 from hmb_trace.commandline import run
+from hmb_trace.dumps import sidecar
 from tests.conftest import Programs, Running, wait_until
 
 SPOOL = ("--spool-size", "16MiB")

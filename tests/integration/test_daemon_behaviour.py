@@ -252,7 +252,7 @@ def test_corrupt_stop_leaves_tail_r9(rig: Rig) -> None:
 
 
 def test_damage_goes_to_the_rejects_r9(rig: Rig) -> None:
-    from hmb_trace import rejects  # noqa: PLC0415 - only here
+    from hmb_trace.dumps import rejects  # noqa: PLC0415 - only here
 
     ring = build(rig, records=5)
     bad = ring.head

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hmb_trace import rejects
+from hmb_trace.dumps import rejects
 from tests.conftest import Programs, wait_until
 from tests.integration.daemonlib import (
     Rig,

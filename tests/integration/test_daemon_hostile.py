@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 import structlog
-from hmb_daemon import damaged, log
-from hmb_daemon.segment import Segment
-from hmb_daemon.spool import DamagedSpoolError
+from hmb_daemon.host import log
+from hmb_daemon.recovery import damaged_spool as damaged
+from hmb_daemon.spool.file import DamagedSpoolError
+from hmb_daemon.writing.segment import Segment
 
 from hmb_trace._core import ffi
 from tests.conftest import Programs, program, wait_until

@@ -13,7 +13,7 @@ import pytest
 from hmb_producer_sim.cli import main
 
 from hmb_trace.fnv import fnv1a_64
-from hmb_trace.ring import attach
+from hmb_trace.live.ring import attach
 from tests.conftest import SHM, Programs, Running, wait_until
 
 SIM = "hmb-firmware-sim"

@@ -6,8 +6,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hmb_trace.dumps.walker import BreakKind, Walker
 from hmb_trace.testing import marker, record
-from hmb_trace.walker import BreakKind, Walker
 from tests.oracle.dump import Account, read_dump
 from tests.oracle.wire import M32
 

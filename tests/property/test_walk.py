@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmb_trace import testing
-from hmb_trace.dump import DumpError, open_dump
-from hmb_trace.walker import BreakKind, Walker
+from hmb_trace.dumps.dump import DumpError, open_dump
+from hmb_trace.dumps.walker import BreakKind, Walker
 from tests.oracle.dump import Account, read_dump
 
 _SEQ_STEPS = st.sampled_from([1, 1, 1, 1, 2, 3, 0, -1, 1000, 2**31 - 1, 2**31, 2**31 + 1])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hmb_trace import testing
-from hmb_trace.catalog import Catalog
+from hmb_trace.catalog.model import Catalog
 
 CATALOG = Catalog.from_dict(
     {

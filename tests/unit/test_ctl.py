@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hmb_trace import control
 from hmb_trace.cli import main
 from hmb_trace.cli.ctl import _parse, event_text
-from hmb_trace.control import Link, find_socket
 from hmb_trace.errors import InputOutputError, InvalidDataError, NoInputError, UsageError
+from hmb_trace.live import control_client as control
+from hmb_trace.live.control_client import Link, find_socket
 from tests.unit.test_manners import somebody_else
 
 

@@ -13,15 +13,18 @@ from typing import Any
 import pytest
 import structlog
 import xxhash
-from hmb_daemon import config, describe, events, names, output
-from hmb_daemon.causes import Cause
-from hmb_daemon.housekeeping import Housekeeper
-from hmb_daemon.orders import FSYNC_ALWAYS, FSYNC_NEVER, FSYNC_SEAL
-from hmb_daemon.segment import open_data
-from hmb_daemon.sink import BOUNCE, PAGE, Sink
+from hmb_daemon import config
+from hmb_daemon.spool import journal as events
+from hmb_daemon.spool.causes import Cause
+from hmb_daemon.writing import names, output
+from hmb_daemon.writing import sidecar_builder as describe
+from hmb_daemon.writing.housekeeping import Housekeeper
+from hmb_daemon.writing.options import FSYNC_ALWAYS, FSYNC_NEVER, FSYNC_SEAL
+from hmb_daemon.writing.segment import open_data
+from hmb_daemon.writing.sink import BOUNCE, PAGE, Sink
 
-from hmb_trace import rejects, sidecar
 from hmb_trace._core import ffi, lib
+from hmb_trace.dumps import rejects, sidecar
 from hmb_trace.errors import InvalidDataError, UsageError
 
 

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from hmb_daemon import spool
-from hmb_daemon.spool import Manifest, Spool, WriterState
+from hmb_daemon.spool import file as spool
+from hmb_daemon.spool.file import Manifest, Spool, WriterState
 
 from hmb_trace.errors import (
     BusyError,

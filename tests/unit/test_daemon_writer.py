@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 import structlog
-from hmb_daemon import describe, spool
-from hmb_daemon.orders import WriterOptions
-from hmb_daemon.patience import GiveUpError
-from hmb_daemon.sink import BOUNCE, Sink
-from hmb_daemon.spool import Manifest, Spool
-from hmb_daemon.writer import Writer
+from hmb_daemon.spool import file as spool
+from hmb_daemon.spool.file import Manifest, Spool
+from hmb_daemon.writing import sidecar_builder as describe
+from hmb_daemon.writing.options import WriterOptions
+from hmb_daemon.writing.retry import GiveUpError
+from hmb_daemon.writing.sink import BOUNCE, Sink
+from hmb_daemon.writing.writer import Writer
 
 from hmb_trace._core import ffi
-from hmb_trace.sidecar import Device
+from hmb_trace.dumps.sidecar import Device
 
 MANIFEST = Manifest(device="shm:/x", identity="id", directory="/out", prefix="x", ring_size=4096)
 ORIGIN = describe.Origin(label="x", device=Device(path="shm:/x"), ring_size=4096)

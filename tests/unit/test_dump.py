@@ -14,11 +14,11 @@ import zstandard
 
 import hmb_trace
 from hmb_trace import testing
-from hmb_trace.dump import DumpError, Span, open_dump, open_dumps
+from hmb_trace.dumps.dump import DumpError, Span, open_dump, open_dumps
+from hmb_trace.dumps.sidecar import Device, Sidecar, sidecar_path
+from hmb_trace.dumps.summary import summarise
+from hmb_trace.dumps.walker import Tally, Walker
 from hmb_trace.errors import InvalidDataError, NoInputError
-from hmb_trace.sidecar import Device, Sidecar, sidecar_path
-from hmb_trace.summary import summarise
-from hmb_trace.walker import Tally, Walker
 from tests.oracle.dump import read_dump
 
 

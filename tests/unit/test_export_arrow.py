@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from hmb_trace import testing
-from hmb_trace.catalog import Catalog
+from hmb_trace.catalog.model import Catalog
 from hmb_trace.cli import main
-from hmb_trace.dump import open_dump
+from hmb_trace.dumps.dump import open_dump
 from hmb_trace.exports.arrow import payload_columns
 from tests.conftest import require_module
 from tests.unit.exporting import CATALOG, Row, rows, write_set

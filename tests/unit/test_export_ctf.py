@@ -16,10 +16,10 @@ import zstandard
 
 from hmb_trace import testing
 from hmb_trace.cli import main
-from hmb_trace.dump import DumpError, open_dump, open_dumps
+from hmb_trace.dumps.dump import DumpError, open_dump, open_dumps
+from hmb_trace.dumps.sidecar import ClockPair, Device, Sidecar, sidecar_path
 from hmb_trace.errors import CannotCreateError, UsageError
 from hmb_trace.exports.ctf import _Opcodes, export
-from hmb_trace.sidecar import ClockPair, Device, Sidecar, sidecar_path
 from tests.conftest import require_program
 from tests.unit.exporting import CATALOG, Row, record, rows, write_set
 

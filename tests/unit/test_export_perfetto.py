@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from hmb_trace import testing
-from hmb_trace.dump import open_dump
+from hmb_trace.dumps.dump import open_dump
+from hmb_trace.dumps.timeaxis import RelativeAxis, firmware_axis
+from hmb_trace.dumps.walker import Walker
 from hmb_trace.exports.perfetto import PerfettoWriter
-from hmb_trace.timeaxis import RelativeAxis, firmware_axis
-from hmb_trace.walker import Walker
 from tests.conftest import require_module
 from tests.unit.exporting import CATALOG, Row, record, rows
 

@@ -18,7 +18,7 @@ from hmb_trace._core import ffi, lib
 from hmb_trace.errors import UsageError
 from hmb_trace.fnv import BASIS, fnv1a_64
 
-# libhmbtrace/fnv.h: not part of api.h, for the choice is the library's
+# libhmbtrace/fnv/fnv.h: not part of api.h, for the choice is the library's
 inside: Any = FFI()
 inside.cdef("""
 struct hmb_fnv_variant {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hmb_trace.cli import main
-from hmb_trace.diagnosis import Finding, Status, System, default_spool, diagnose
+from hmb_trace.live.diagnosis import Finding, Status, System, default_spool, diagnose
 from hmb_trace.testing import ring_header
 
 NODE = "nvme0-hmbtrace"

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import hmb_kmod_shim as shim
 import pytest
-from hmb_kmod_shim import device
 
 from hmb_trace.errors import (
     BusyError,
@@ -22,6 +21,7 @@ from hmb_trace.errors import (
     NoInputError,
     PermissionDeniedError,
 )
+from hmb_trace.live import device
 
 RING = 4096
 INFO = shim.Info(1, RING, 64, RING + 64)

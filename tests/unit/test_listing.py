@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from hmb_trace import testing
-from hmb_trace.batch import RecordBatch
-from hmb_trace.catalog import Catalog
-from hmb_trace.dump import open_dump
+from hmb_trace.catalog.model import Catalog
+from hmb_trace.dumps.batch import RecordBatch
+from hmb_trace.dumps.dump import open_dump
 from hmb_trace.errors import UsageError
-from hmb_trace.listing import Listing, Style
+from hmb_trace.text.listing import Listing, Style
 
 CATALOG = Catalog.from_dict(
     {

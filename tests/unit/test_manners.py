@@ -457,7 +457,7 @@ def test_missing_extra_is_one_line(
     path = tmp_path / "a.bin"
     path.write_bytes(testing.dump([testing.record(0)]))
     monkeypatch.setitem(sys.modules, "textual", None)
-    for name in ("hmb_trace.viewer", "hmb_trace.top.app"):
+    for name in ("hmb_trace.view.viewer", "hmb_trace.top.app"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)

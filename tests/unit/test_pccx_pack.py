@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import zstandard
 
-from hmb_trace import pccx, sidecar
-from hmb_trace.catalog import Catalog, Event
+from hmb_trace import pccx
+from hmb_trace.catalog.model import Catalog, Event
 from hmb_trace.cli import main
-from hmb_trace.dump import DumpError
+from hmb_trace.dumps import sidecar
+from hmb_trace.dumps.dump import DumpError
 from hmb_trace.errors import UsageError
 from hmb_trace.pccx import PackOptions
 from hmb_trace.pccx.sorting import sorted_events

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from hmb_trace import sidecar, testing
-from hmb_trace.catalog import Catalog
+from hmb_trace import testing
+from hmb_trace.catalog.model import Catalog
 from hmb_trace.cli import main
-from hmb_trace.dump import open_dump
+from hmb_trace.dumps import sidecar
+from hmb_trace.dumps.dump import open_dump
 from hmb_trace.layout import RecordFlag
 from hmb_trace.report.gather import Gatherer
 from hmb_trace.report.page import script_json

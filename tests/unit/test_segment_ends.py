@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from hmb_daemon.describe import fill_ends, walk_ends
+from hmb_daemon.writing.sidecar_builder import fill_ends, walk_ends
 
 from hmb_trace import testing
-from hmb_trace.sidecar import Device, Sidecar
+from hmb_trace.dumps.sidecar import Device, Sidecar
 
 
 @pytest.mark.parametrize("tail", ["record", "marker"])

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from hmb_trace import testing
-from hmb_trace.batch import RecordBatch
-from hmb_trace.catalog import Catalog
-from hmb_trace.dump import open_dump
+from hmb_trace.catalog.model import Catalog
+from hmb_trace.dumps.batch import RecordBatch
+from hmb_trace.dumps.dump import open_dump
+from hmb_trace.dumps.sidecar import ClockPair, Device, IndexEntry, Sidecar, sidecar_path
+from hmb_trace.dumps.timeaxis import HostAxis, RelativeAxis, parse_moment
 from hmb_trace.errors import UsageError
-from hmb_trace.expression import Expression
-from hmb_trace.select import (
+from hmb_trace.query.expression import Expression
+from hmb_trace.query.select import (
     Range,
     Selection,
     parse_numbers,
@@ -26,8 +28,6 @@ from hmb_trace.select import (
     parse_time,
     spans_of,
 )
-from hmb_trace.sidecar import ClockPair, Device, IndexEntry, Sidecar, sidecar_path
-from hmb_trace.timeaxis import HostAxis, RelativeAxis, parse_moment
 
 CATALOG = Catalog.from_dict(
     {

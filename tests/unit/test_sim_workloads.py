@@ -14,7 +14,7 @@ import pytest
 from hmb_producer_sim import workload as workloads
 from hmb_producer_sim.engine import Engine, Settings
 
-from hmb_trace.catalog import Catalog, Event
+from hmb_trace.catalog.model import Catalog, Event
 from hmb_trace.errors import ConfigError, NoInputError, UsageError
 
 RECORD = struct.Struct("<IIQHBBHHQ")

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from hmb_trace import testing
-from hmb_trace.catalog import Catalog
-from hmb_trace.dump import open_dump
-from hmb_trace.select import Selection
-from hmb_trace.stats import Durations, as_json, gather, log2_bucket
+from hmb_trace.catalog.model import Catalog
+from hmb_trace.dumps.dump import open_dump
+from hmb_trace.query.select import Selection
+from hmb_trace.query.stats import Durations, as_json, gather, log2_bucket
 
 CATALOG = Catalog.from_dict(
     {

@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hmb_daemon import capture
-from hmb_daemon.sink import PREFERRED_NICE
+from hmb_daemon.collecting import start as capture
+from hmb_daemon.writing.sink import PREFERRED_NICE
 
 from tests.conftest import require
 

@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 import zstandard
 
-from hmb_trace import attach, pccx, rejects, testing
-from hmb_trace.batch import RecordBatch
+from hmb_trace import attach, pccx, testing
 from hmb_trace.cli import main
-from hmb_trace.dump import DumpError, open_dump
+from hmb_trace.dumps import rejects
+from hmb_trace.dumps.batch import RecordBatch
+from hmb_trace.dumps.dump import DumpError, open_dump
+from hmb_trace.dumps.follow import follow
+from hmb_trace.dumps.sidecar import Device, Gap, Sidecar, sidecar_path
 from hmb_trace.errors import UsageError
-from hmb_trace.follow import follow
-from hmb_trace.sidecar import Device, Gap, Sidecar, sidecar_path
 from tests.conftest import program, wait_until
 from tests.unit.exporting import CATALOG, rows
 from tests.unit.exporting import record as exporting_record

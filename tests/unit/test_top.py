@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hmb_trace import testing
-from hmb_trace.catalog import Catalog, Event
+from hmb_trace.catalog.model import Catalog, Event
 from hmb_trace.errors import InputOutputError
 from hmb_trace.top.frame import ASCII, UNICODE, Framer, glyphs_for, printable, spark
 from hmb_trace.top.model import Model

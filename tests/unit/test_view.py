@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from hmb_trace import testing
-from hmb_trace.browse import RecordIndex
 from hmb_trace.cli import main
-from hmb_trace.dump import DumpError, open_dump
-from hmb_trace.expression import Expression
-from hmb_trace.listing import Listing, Style
-from hmb_trace.select import Selection
-from hmb_trace.timeaxis import firmware_axis
+from hmb_trace.dumps.dump import DumpError, open_dump
+from hmb_trace.dumps.timeaxis import firmware_axis
+from hmb_trace.query.expression import Expression
+from hmb_trace.query.select import Selection
+from hmb_trace.text.listing import Listing, Style
+from hmb_trace.view.browse import RecordIndex
 from tests.conftest import require_module
 from tests.unit.exporting import CATALOG, record, rows, write_set
 
@@ -82,7 +82,7 @@ def drive(path: Path, keys: list[str]) -> dict[str, Any]:
     require_module("textual", "ui")
     from textual.widgets import Static  # noqa: PLC0415 - optional
 
-    from hmb_trace.viewer import Viewer  # noqa: PLC0415 - optional
+    from hmb_trace.view.viewer import Viewer  # noqa: PLC0415 - optional
 
     async def session() -> dict[str, Any]:
         app = Viewer(open_dump(path), Listing(Style(), CATALOG), firmware_axis)

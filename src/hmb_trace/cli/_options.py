@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 import click
 
-from hmb_trace.catalog import Catalog
-from hmb_trace.dump import Dump
-from hmb_trace.expression import Expression
-from hmb_trace.kinds import Kind, kind_of
-from hmb_trace.select import (
+from hmb_trace.catalog.model import Catalog
+from hmb_trace.dumps.dump import Dump
+from hmb_trace.dumps.kinds import Kind, kind_of
+from hmb_trace.dumps.timeaxis import CLOCKS
+from hmb_trace.query.expression import Expression
+from hmb_trace.query.select import (
     Selection,
     parse_flags,
     parse_numbers,
@@ -21,7 +22,6 @@ from hmb_trace.select import (
     parse_range,
     parse_time,
 )
-from hmb_trace.timeaxis import CLOCKS
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -10,7 +10,7 @@ import sys
 import click
 
 from hmb_trace.commandline import printable
-from hmb_trace.dump import Dump
+from hmb_trace.dumps.dump import Dump
 
 FILES = click.argument("files", nargs=-1, required=True, metavar="FILE...")
 PARTIAL = click.option(

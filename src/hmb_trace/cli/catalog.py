@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from hmb_trace import catalog_import
-from hmb_trace.catalog import Catalog, CatalogError
+from hmb_trace.catalog import importer as catalog_import
+from hmb_trace.catalog.model import Catalog, CatalogError
 from hmb_trace.cli._shared import note, say
 from hmb_trace.commandline import SuggestingGroup
-from hmb_trace.dump import open_dump
+from hmb_trace.dumps.dump import open_dump
 from hmb_trace.errors import from_os_error
 from hmb_trace.pccx.output import atomic_output
 

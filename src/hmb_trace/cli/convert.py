@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from hmb_trace.batch import RecordBatch
-from hmb_trace.catalog import Catalog
+from hmb_trace.catalog.model import Catalog
 from hmb_trace.cli._options import (
     CATALOG,
     CLOCK,
@@ -22,14 +21,15 @@ from hmb_trace.cli._options import (
 from hmb_trace.cli._progress import input_bytes, progress_bar
 from hmb_trace.cli._shared import FILES, PARTIAL, note, notes_to_stderr, raise_problems
 from hmb_trace.cli.decode import write_listing
-from hmb_trace.dump import Dump, open_dumps
+from hmb_trace.dumps.batch import RecordBatch
+from hmb_trace.dumps.dump import Dump, open_dumps
+from hmb_trace.dumps.kinds import Kind, kind_of
+from hmb_trace.dumps.timeaxis import axis_of, host_axis
+from hmb_trace.dumps.walker import Walker
 from hmb_trace.errors import UsageError
 from hmb_trace.files import output_file
-from hmb_trace.kinds import Kind, kind_of
-from hmb_trace.listing import Listing, Style
-from hmb_trace.select import Selection
-from hmb_trace.timeaxis import axis_of, host_axis
-from hmb_trace.walker import Walker
+from hmb_trace.query.select import Selection
+from hmb_trace.text.listing import Listing, Style
 
 TARGETS = ("ctf", "perfetto", "parquet", "arrow", "csv", "jsonl", "pccx")
 _ENDINGS = {

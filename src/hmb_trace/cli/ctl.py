@@ -13,9 +13,9 @@ from click.shell_completion import CompletionItem
 
 from hmb_trace.cli._shared import JSON, print_json, table
 from hmb_trace.commandline import DURATION
-from hmb_trace.control import Link, find_socket, running_sockets
 from hmb_trace.errors import InputOutputError, UsageError
-from hmb_trace.ring import ring_flag_names
+from hmb_trace.live.control_client import Link, find_socket, running_sockets
+from hmb_trace.live.ring import ring_flag_names
 from hmb_trace.units import format_duration, format_size
 
 COMMANDS = {

@@ -9,7 +9,6 @@ from typing import Any, BinaryIO
 
 import click
 
-from hmb_trace.batch import RecordBatch
 from hmb_trace.cli._options import (
     CATALOG,
     CLOCK,
@@ -18,12 +17,13 @@ from hmb_trace.cli._options import (
     selection_options,
 )
 from hmb_trace.cli._shared import FILES, PARTIAL, notes_to_stderr, raise_problems
-from hmb_trace.dump import Dump, open_dump, open_dumps
+from hmb_trace.dumps.batch import RecordBatch
+from hmb_trace.dumps.dump import Dump, open_dump, open_dumps
+from hmb_trace.dumps.follow import follow
+from hmb_trace.dumps.timeaxis import Axis, axis_of
 from hmb_trace.errors import UsageError
 from hmb_trace.files import output_file
-from hmb_trace.follow import follow
-from hmb_trace.listing import FORMATS, PAYLOADS, Listing, Style
-from hmb_trace.timeaxis import Axis, axis_of
+from hmb_trace.text.listing import FORMATS, PAYLOADS, Listing, Style
 
 
 @click.command()

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from hmb_trace.commandline import printable
-from hmb_trace.diagnosis import Finding, Status, System, diagnose
 from hmb_trace.errors import EXIT_DATA_PROBLEM, EXIT_OK
+from hmb_trace.live.diagnosis import Finding, Status, System, diagnose
 
 _COLOURS = {Status.OK: "green", Status.NOTE: "blue", Status.WARN: "yellow", Status.FAIL: "red"}
 

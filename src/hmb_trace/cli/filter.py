@@ -16,11 +16,11 @@ from hmb_trace.cli._options import (
 )
 from hmb_trace.cli._shared import FILES, PARTIAL, note, notes_to_stderr, raise_problems
 from hmb_trace.cli.decode import write_listing
-from hmb_trace.dump import open_dumps
+from hmb_trace.dumps.dump import open_dumps
+from hmb_trace.dumps.timeaxis import axis_of
 from hmb_trace.errors import UsageError
 from hmb_trace.files import output_file
-from hmb_trace.listing import FORMATS, Listing, Style
-from hmb_trace.timeaxis import axis_of
+from hmb_trace.text.listing import FORMATS, Listing, Style
 
 
 @click.command("filter")

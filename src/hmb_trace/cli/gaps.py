@@ -10,9 +10,9 @@ import click
 
 from hmb_trace.cli._shared import FILES, JSON, PARTIAL, notes_to_stderr, print_json, raise_problems
 from hmb_trace.cli._shared import table as aligned
-from hmb_trace.dump import open_dumps
+from hmb_trace.dumps.dump import open_dumps
+from hmb_trace.dumps.knowledge import Loss, losses
 from hmb_trace.errors import EXIT_DATA_PROBLEM, EXIT_OK
-from hmb_trace.knowledge import Loss, losses
 
 
 @click.command()

@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from hmb_trace import rejects, sidecar
 from hmb_trace.cli._shared import FILES, JSON, notes_to_stderr, print_json, say, table
-from hmb_trace.dump import open_dump
+from hmb_trace.dumps import rejects, sidecar
+from hmb_trace.dumps.dump import open_dump
+from hmb_trace.dumps.kinds import Kind, kind_of
+from hmb_trace.dumps.summary import summarise
 from hmb_trace.errors import HmbTraceError
-from hmb_trace.kinds import Kind, kind_of
-from hmb_trace.summary import summarise
 from hmb_trace.units import format_duration, format_size
 
 _MOST_REJECTS = 20
@@ -64,7 +64,7 @@ def _inspect(name: str, checksum: bool) -> tuple[dict[str, Any], HmbTraceError |
 
 
 def _ring(name: str) -> dict[str, Any]:
-    from hmb_trace import ring  # noqa: PLC0415 - only for rings
+    from hmb_trace.live import ring  # noqa: PLC0415 - only for rings
 
     with ring.attach(name, exclusive=False) as attached:
         view = attached.view()

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import click
 
-from hmb_trace import repair
 from hmb_trace.cli._shared import FILES, notes_to_stderr, say
+from hmb_trace.dumps import repair
 
 
 @click.command()

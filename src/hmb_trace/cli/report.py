@@ -47,7 +47,7 @@ def command(
     sample of the records that can be searched. It loads nothing from the network, and stays
     small whatever the size of the dumps.
     """
-    from hmb_trace.dump import open_dumps  # noqa: PLC0415 - numpy and the rest only when it runs
+    from hmb_trace.dumps.dump import open_dumps  # noqa: PLC0415 - numpy and the rest only when it runs
     from hmb_trace.report import build  # noqa: PLC0415 - the same
 
     page = build(open_dumps(files), catalog=catalog, title=title or _title(files))

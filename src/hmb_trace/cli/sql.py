@@ -14,8 +14,8 @@ import click
 
 from hmb_trace.cli._options import CATALOG, load_catalog, make_selection, selection_options
 from hmb_trace.cli._shared import PARTIAL, notes_to_stderr, raise_problems, table
-from hmb_trace.dump import open_dumps
-from hmb_trace.sql import Session
+from hmb_trace.dumps.dump import open_dumps
+from hmb_trace.query.sql import Session
 
 _MOST_ROWS = 10_000  # of an aligned table; CSV and JSON have no bound
 

@@ -18,9 +18,9 @@ from hmb_trace.cli._shared import (
     raise_problems,
     table,
 )
-from hmb_trace.dump import open_dumps
-from hmb_trace.stats import as_json as statistics_json
-from hmb_trace.stats import gather
+from hmb_trace.dumps.dump import open_dumps
+from hmb_trace.query.stats import as_json as statistics_json
+from hmb_trace.query.stats import gather
 from hmb_trace.units import format_duration, format_size
 
 _BAR = 40  # characters

@@ -6,10 +6,10 @@ from __future__ import annotations
 import click
 
 from hmb_trace.cli._shared import FILES, note, notes_to_stderr, say
-from hmb_trace.dump import open_dump
+from hmb_trace.dumps.dump import open_dump
+from hmb_trace.dumps.kinds import Kind, kind_of
+from hmb_trace.dumps.verify import Verdict, verify
 from hmb_trace.errors import EXIT_DATA_PROBLEM, EXIT_OK
-from hmb_trace.kinds import Kind, kind_of
-from hmb_trace.verify import Verdict, verify
 
 
 @click.command()

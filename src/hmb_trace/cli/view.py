@@ -16,10 +16,10 @@ from hmb_trace.cli._options import (
     selection_options,
 )
 from hmb_trace.cli._shared import FILES, notes_to_stderr
-from hmb_trace.dump import open_dumps
+from hmb_trace.dumps.dump import open_dumps
+from hmb_trace.dumps.timeaxis import axis_of, can_read_twice
 from hmb_trace.errors import MissingExtraError, UsageError
-from hmb_trace.listing import Listing, Style
-from hmb_trace.timeaxis import axis_of, can_read_twice
+from hmb_trace.text.listing import Listing, Style
 
 
 @click.command()
@@ -49,7 +49,7 @@ def command(*, files: tuple[str, ...], catalog_path: str | None, clock: str, **c
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("view needs a terminal; use hmb-trace decode for text output")
     try:
-        from hmb_trace.viewer import Viewer  # noqa: PLC0415 - heavy and optional
+        from hmb_trace.view.viewer import Viewer  # noqa: PLC0415 - heavy and optional
     except ImportError:
         raise MissingExtraError("textual is not installed: pip install 'hmb-trace[ui]'") from None
     Viewer(dump, Listing(Style(clock=clock), catalog), axis, selection).run()

@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from hmb_trace.batch import RecordBatch
-from hmb_trace.catalog import Catalog, Event, Field
+from hmb_trace.catalog.model import Catalog, Event, Field
+from hmb_trace.dumps.batch import RecordBatch
+from hmb_trace.dumps.timeaxis import Axis
 from hmb_trace.errors import MissingExtraError
-from hmb_trace.timeaxis import Axis
 
 ROW_GROUP = 1 << 19  # rows
 _HEADER = {

@@ -18,15 +18,15 @@ from typing import BinaryIO
 
 import numpy as np
 
-from hmb_trace.batch import RecordBatch
-from hmb_trace.catalog import Catalog, Event
-from hmb_trace.dump import Dump
+from hmb_trace.catalog.model import Catalog, Event
+from hmb_trace.dumps.batch import RecordBatch
+from hmb_trace.dumps.dump import Dump
+from hmb_trace.dumps.kinds import Kind
+from hmb_trace.dumps.knowledge import clock_pairs
+from hmb_trace.dumps.segments import Segment
+from hmb_trace.dumps.sources import StreamSource
 from hmb_trace.errors import CannotCreateError, UsageError, from_os_error
 from hmb_trace.exports.tsdl import Declaration, metadata_text
-from hmb_trace.kinds import Kind
-from hmb_trace.knowledge import clock_pairs
-from hmb_trace.segments import Segment
-from hmb_trace.sources import StreamSource
 
 MOST_SPLITS = 64  # streams that one file may be split into before --split-cpu is asked for
 _OPCODES = 1 << 16

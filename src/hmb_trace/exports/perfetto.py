@@ -16,12 +16,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from hmb_trace.batch import RecordBatch
-from hmb_trace.catalog import DURATION_UNITS, Catalog, Event, Field
+from hmb_trace.catalog.model import DURATION_UNITS, Catalog, Event, Field
+from hmb_trace.dumps.batch import RecordBatch
+from hmb_trace.dumps.timeaxis import Axis, firmware_axis
+from hmb_trace.dumps.walker import BreakKind, SequenceBreak
 from hmb_trace.errors import MissingExtraError
-from hmb_trace.pairing import Pairing
-from hmb_trace.timeaxis import Axis, firmware_axis
-from hmb_trace.walker import BreakKind, SequenceBreak
+from hmb_trace.query.pairing import Pairing
 
 _SEQUENCE = 1
 _CLEARED, _NEEDS_STATE = 1, 2  # TracePacket.SequenceFlags

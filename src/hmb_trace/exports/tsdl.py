@@ -7,9 +7,9 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hmb_trace.catalog import Field
-from hmb_trace.dump import Dump
-from hmb_trace.knowledge import sidecar_of
+from hmb_trace.catalog.model import Field
+from hmb_trace.dumps.dump import Dump
+from hmb_trace.dumps.knowledge import sidecar_of
 
 _NS = 10**9
 _PADDING = "\t\tstruct { } align(64) _padding;\n"

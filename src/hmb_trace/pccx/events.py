@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmb_trace._core import ffi, lib
-from hmb_trace.catalog_events import PCCX_TYPES
+from hmb_trace.catalog.events import PCCX_TYPES
 from hmb_trace.errors import InvalidDataError
 from hmb_trace.pccx.container import PccxError, PccxFile
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hmb_trace.dumps.walker import End, Walker
 from hmb_trace.pccx.container import WINDOW, ChecksumError, PccxError, PccxFile, read
 from hmb_trace.pccx.events import (
     BincodeReader,
@@ -18,7 +19,6 @@ from hmb_trace.pccx.events import (
     flatbuf_size_problem,
     type_name,
 )
-from hmb_trace.walker import End, Walker
 
 KNOWN_ENCODINGS = ("bincode", "flatbuf", "raw")
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hmb_trace._core import ffi, lib
-from hmb_trace.catalog import Catalog
+from hmb_trace.catalog.model import Catalog
 from hmb_trace.errors import InvalidDataError
 from hmb_trace.pccx.events import BINCODE_HEAD, EVENT_DTYPE
 from hmb_trace.pccx.output import PayloadWriter

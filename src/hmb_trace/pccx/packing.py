@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from hmb_trace import __version__, sidecar
-from hmb_trace.catalog import Catalog
-from hmb_trace.dump import Dump, open_dumps
+from hmb_trace import __version__
+from hmb_trace.catalog.model import Catalog
+from hmb_trace.dumps import sidecar
+from hmb_trace.dumps.dump import Dump, open_dumps
+from hmb_trace.dumps.kinds import Kind, kind_of
+from hmb_trace.dumps.walker import Tally, Walker
 from hmb_trace.errors import UsageError
 from hmb_trace.fnv import fnv1a_64
-from hmb_trace.kinds import Kind, kind_of
 from hmb_trace.layout import ABI_VERSION
 from hmb_trace.pccx import container
 from hmb_trace.pccx.container import ChecksumError
@@ -25,7 +27,6 @@ from hmb_trace.pccx.header import EXTRA_KEY, Header
 from hmb_trace.pccx.maker import EventMaker, MakerCounts
 from hmb_trace.pccx.output import Output, PayloadWriter, open_output, widest_header, write_all
 from hmb_trace.pccx.sorting import sorted_events
-from hmb_trace.walker import Tally, Walker
 
 ENCODINGS = ("raw", "flatbuf", "bincode")
 CHECKSUMS = ("number", "hex", "none")

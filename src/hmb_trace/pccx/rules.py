@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmb_trace._core import ffi, lib
-from hmb_trace.catalog import DURATION_UNITS, PCCX_TYPES, Catalog, Event
+from hmb_trace.catalog.model import DURATION_UNITS, PCCX_TYPES, Catalog, Event
 
 _KINDS = {
     "complete": lib.HMB_RULE_COMPLETE,

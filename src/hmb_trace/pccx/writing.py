@@ -14,7 +14,7 @@ import numpy as np
 
 from hmb_trace import __version__
 from hmb_trace._core import ffi, lib
-from hmb_trace.catalog import Catalog
+from hmb_trace.catalog.model import Catalog
 from hmb_trace.errors import UsageError
 from hmb_trace.fnv import BytesLike
 from hmb_trace.pccx.container import WINDOW, PccxError, PccxFile, read

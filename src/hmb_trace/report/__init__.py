@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 
-from hmb_trace.catalog import Catalog
-from hmb_trace.dump import Dump
+from hmb_trace.catalog.model import Catalog
+from hmb_trace.dumps.dump import Dump
 from hmb_trace.report.gather import Gatherer
 from hmb_trace.report.names import Names
 from hmb_trace.report.page import render

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmb_trace.batch import RecordBatch
-from hmb_trace.catalog import Catalog, Field
+from hmb_trace.catalog.model import Catalog, Field
+from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.report.timegrid import TimeGrid
 
 F64 = npt.NDArray[np.float64]

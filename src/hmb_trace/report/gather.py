@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hmb_trace import sidecar as sidecars
-from hmb_trace.batch import RecordBatch
-from hmb_trace.catalog import Catalog
-from hmb_trace.dump import Dump
+from hmb_trace.catalog.model import Catalog
+from hmb_trace.dumps import sidecar as sidecars
+from hmb_trace.dumps.batch import RecordBatch
+from hmb_trace.dumps.dump import Dump
+from hmb_trace.dumps.knowledge import known_losses
+from hmb_trace.dumps.segments import Segment
+from hmb_trace.dumps.sidecar import Gap, Sidecar
+from hmb_trace.dumps.walker import BreakKind, SequenceBreak, Walker
 from hmb_trace.errors import HmbTraceError
-from hmb_trace.knowledge import known_losses
 from hmb_trace.layout import RECORD_HDR_SIZE
 from hmb_trace.report.counters import Counters
 from hmb_trace.report.latency import Latencies
 from hmb_trace.report.loghist import LogHistogram
 from hmb_trace.report.sample import Sampler
 from hmb_trace.report.timegrid import TimeGrid
-from hmb_trace.segments import Segment
-from hmb_trace.sidecar import Gap, Sidecar
-from hmb_trace.walker import BreakKind, SequenceBreak, Walker
 
 GAPS_LISTED = 500
 OPCODE_ROWS = 64  # opcodes with a history of their own; the rest share the last row

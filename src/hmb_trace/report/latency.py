@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmb_trace.batch import RecordBatch
-from hmb_trace.catalog import DURATION_UNITS, Catalog, Event, Field
-from hmb_trace.pairing import Paired, Pairing
+from hmb_trace.catalog.model import DURATION_UNITS, Catalog, Event, Field
+from hmb_trace.dumps.batch import RecordBatch
+from hmb_trace.query.pairing import Paired, Pairing
 from hmb_trace.report.loghist import LogHistogram, quarter_start, quarters
 from hmb_trace.report.timegrid import TimeGrid
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hmb_trace.catalog import Catalog
+from hmb_trace.catalog.model import Catalog
 from hmb_trace.report.sample import Kept
 
 HEX_BYTES = 24  # of a payload that no catalog explains

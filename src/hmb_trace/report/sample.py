@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hmb_trace.batch import RecordBatch
+from hmb_trace.dumps.batch import RecordBatch
 
 ENDS = 150  # records kept from either end
 EVEN = 900  # kept at even distances: between this and twice as many

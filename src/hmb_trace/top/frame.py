@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from hmb_trace.batch import RecordBatch
-from hmb_trace.catalog import Catalog
-from hmb_trace.listing import Listing, Style
-from hmb_trace.ring import ring_flag_names
-from hmb_trace.timeaxis import firmware_axis
+from hmb_trace.catalog.model import Catalog
+from hmb_trace.dumps.batch import RecordBatch
+from hmb_trace.dumps.timeaxis import firmware_axis
+from hmb_trace.live.ring import ring_flag_names
+from hmb_trace.text.listing import Listing, Style
 from hmb_trace.top.model import Model, Shares
 from hmb_trace.top.sources import Sample
 from hmb_trace.units import format_size

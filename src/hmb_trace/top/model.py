@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from hmb_trace.batch import RecordBatch
+from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.top.sources import Sample
 
 HISTORY = 120  # samples

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from hmb_trace.control import Link, find_socket
+from hmb_trace.dumps.kinds import Kind
+from hmb_trace.dumps.segments import of_directory
 from hmb_trace.errors import HmbTraceError, InvalidDataError, NoInputError
-from hmb_trace.kinds import Kind
-from hmb_trace.ring import lock_holder, open_ring
-from hmb_trace.segments import of_directory
+from hmb_trace.live.control_client import Link, find_socket
+from hmb_trace.live.ring import lock_holder, open_ring
 from hmb_trace.top.tail import Seen, Tail
 
 _RING_HEADER = struct.Struct("<4sIIIQQI")  # magic, version, size, offset, head, tail, flags

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hmb_trace.batch import RecordBatch
+from hmb_trace.dumps.batch import RecordBatch
+from hmb_trace.dumps.walker import End, Walker
 from hmb_trace.layout import RECORD_HDR_SIZE, RECORD_MAGIC
-from hmb_trace.walker import End, Walker
 
 LIMIT = 2 << 20  # bytes for one look: some ms of CPU, and no disk notices it
 LAST = 64  # records kept for display

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting for a ring to come back: re-initialised in place, or as another region of its name."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from hmb_trace.errors import AbiTooNewError, HmbTraceError, NoInputError
+from hmb_trace.live.ring import SHM_SCHEME, Ring, attach
+
+_INVALID_S = 0.1
+
+
+def _place(path: str) -> Path:
+    if path.startswith(SHM_SCHEME):
+        return Path("/dev/shm") / path.removeprefix(SHM_SCHEME).lstrip("/")
+    return Path(path)
+
+
+class Reconnector:
+    """Looks at a ring from time to time; never blocks.
+
+    Args:
+        ring: as it was attached.
+        gone: the region itself is gone: only a new one will do.
+    """
+
+    def __init__(self, ring: Ring, log: Any, *, gone: bool = False) -> None:
+        self._ring = ring
+        self._log = log
+        self._gone = gone
+        self._since = time.monotonic()
+        self._said = ""
+        self.reason: HmbTraceError | None = None
+        self.missing = False
+
+    def replaced(self) -> bool:
+        """Whether the name now leads to another region; `missing` when it leads nowhere."""
+        mine = os.fstat(self._ring.fd)
+        try:
+            there = _place(self._ring.path).stat()
+        except OSError:
+            self.missing = True
+            return False
+        self.missing = False
+        if self._gone:
+            return True
+        return (there.st_dev, there.st_ino, there.st_rdev) != (
+            mine.st_dev,
+            mine.st_ino,
+            mine.st_rdev,
+        )
+
+    def look(self) -> Ring | None:
+        """The ring to go on with, checked by R1; None: not yet.
+
+        Raises:
+            AbiTooNewError: what came back speaks a newer version: nothing to wait for.
+        """
+        try:
+            if self.replaced():
+                return attach(self._ring.path)
+            if self._gone:
+                return None
+            self._ring.reattach()
+        except AbiTooNewError:
+            raise
+        except NoInputError:
+            self.missing = True
+            return None
+        except HmbTraceError as error:
+            self._say(error)
+            return None
+        return self._ring
+
+    def _say(self, error: HmbTraceError) -> None:
+        self.reason = error
+        if str(error) != self._said:
+            self._said = str(error)
+            self._log.warning("ring-refused", error=self._said)
+
+    def invalid_too_long(self) -> bool:
+        """R2: cursors under a valid header had their 100 ms."""
+        return time.monotonic() - self._since >= _INVALID_S

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dump files and what stands beside them: segments, sidecars, rejects, the walk."""
