@@ -69,7 +69,7 @@ def test_firmware_under_sanitizers(tmp_path: Path, name: str) -> None:
 
 def test_firmware_names_its_partners() -> None:
     """Each barrier says which barrier of the host it pairs with, and that one exists."""
-    host = (ROOT / "libhmbtrace" / "barrier.h").read_text()
+    host = (ROOT / "libhmbtrace/capture/barrier.h").read_text()
     port = (FIRMWARE / "hmb_producer_port.h").read_text()
     for partner in ("hmb_dma_rmb()", "hmb_dma_mb()"):
         assert f"#define {partner}" in host
