@@ -60,10 +60,10 @@ format: build $(call have,dev) ## let ruff and clang-format rewrite
 	$(BIN)/ruff format -q .
 	clang-format -i $$(git ls-files '*.[ch]')
 
-bench: build ## ratios against the raw limits of this machine, measured in the same run
+bench: build $(call have,analysis) ## ratios against the raw limits of this machine, measured in the same run
 	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
 
-bench-peers: build ## the same load through LTTng and others, where they are installed
+bench-peers: build $(call have,analysis) ## the same load through LTTng and others, where they are installed
 	$(BIN)/python benchmarks/peers.py
 
 fuzz: ## libFuzzer on the collector and other C that reads what it did not write (FUZZ_SECONDS=n)
