@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hmb_trace import commandline, testing
-from tests.conftest import program
+from tests.conftest import ROOT, program
 
 
 def test_no_control_character_of_a_file_name_reaches_the_terminal(
@@ -59,3 +59,17 @@ def without(fd: int, words: str) -> subprocess.CompletedProcess[str]:
         check=False,
         timeout=60,
     )
+
+
+def test_help_lists_every_command_without_importing_one() -> None:
+    code = (
+        "import sys\n"
+        "from hmb_trace.cli import main\n"
+        "main(['--help'])\n"
+        "print(sorted(m for m in sys.modules if m.startswith('hmb_trace.cli.') or m == 'numpy'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *shown, loaded = done.stdout.splitlines()
+    names = [path.stem for path in (ROOT / "src/hmb_trace/cli").glob("[a-z]*.py")]
+    listed = [line.split()[0] for line in shown if line[:2] == "  " and line[2:3].isalpha()]
+    assert set(names) <= set(listed) and loaded == "[]"

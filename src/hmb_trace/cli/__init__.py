@@ -9,9 +9,12 @@ when it is called, so that a heavy library costs only those who use it.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 import sys
 from collections.abc import Sequence
+from types import CodeType
+from typing import Any
 
 import click
 
@@ -31,6 +34,23 @@ class _LazyGroup(SuggestingGroup):
         module = importlib.import_module(f"{__name__}.{cmd_name}")
         command: click.Command = module.command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands; none of them is imported for it, since most bring numpy along."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _first_sentence(name)) for name in self.list_commands(ctx)])
+
+
+def _first_sentence(name: str) -> str:
+    """What a subcommand's help begins with, read from its compiled module."""
+    spec = importlib.util.find_spec(f"{__name__}.{name}")
+    loader: Any = spec and spec.loader
+    functions = [
+        c for c in loader.get_code(f"{__name__}.{name}").co_consts if isinstance(c, CodeType)
+    ]
+    text = next((c.co_consts[0] for c in functions if c.co_name == "command"), None)
+    lines = (text or "").strip().split("\n\n")[0].split()
+    return " ".join(lines).split(". ")[0].rstrip(".")
 
 
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
