@@ -187,6 +187,8 @@ def make_runnable(programs: list[Path], root: Path) -> None:
     """Put a script before each program that asks for a newer libc than this machine has."""
     have = int(os.confstr("CS_GNU_LIBC_VERSION").rpartition(".")[2])  # type: ignore[union-attr]  # glibc has it
     for path in programs:
+        if path.suffix == ".elf":
+            continue  # done before
         code = path.read_bytes()
         wants = [int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", code)]
         if not code.startswith(b"\x7fELF") or max(wants, default=0) <= have:
