@@ -108,6 +108,8 @@ class _SegmentReader:
             if used:
                 yield RecordBatch(view[:used], pos, span.segment, self.segment.name, **arrays)
             pos += used
+            if last and (end is End.DONE or end.short):
+                self._check_source(pos, span.segment)
             if end is End.DONE and last:
                 return
             if end is not End.DONE and (last or not end.short):
@@ -119,6 +121,12 @@ class _SegmentReader:
         view, last = self.source.window(pos, size)
         # A stream gives more than was asked for when a window was not used up.
         return (view, last) if end is None else (view[: end - pos], last)
+
+    def _check_source(self, pos: int, segment: int) -> None:
+        """Bytes that end because their container is damaged (a torn .zst) end like a torn dump."""
+        if self.source.fault:
+            reason = f"{self.source.fault}; whole records end at byte {pos} of the dump"
+            raise DumpError(self.segment.name, pos, reason, segment)
 
     def _stop(self, end: End, rest: memoryview, pos: int, segment: int) -> None:
         if self.segment.partial and not any(rest[:RECORD_HDR_SIZE]):
