@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hmb_trace._core import lib
-from hmb_trace.catalog.model import Catalog, Event
+from hmb_trace.catalog.columns import payload_columns
+from hmb_trace.catalog.model import Catalog, Event, Field
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.errors import UsageError
 from hmb_trace.layout import RecordFlag
@@ -66,7 +67,7 @@ class Listing:
         self.style = style
         self.catalog = catalog
         self._how = _ESCAPES[style.format]
-        self._payload_columns = _payload_columns(catalog)
+        self._payload_columns = {c.name: c for c in payload_columns(catalog or ())}
         self.columns = self._wanted()
         events = {event.opcode: event for event in catalog or ()}
         programs = {opcode: self._program(event) for opcode, event in events.items()}
@@ -210,7 +211,7 @@ class Listing:
                     "payload": payload_hex,
                 }[name]()
             ]
-        field = event.field(self._payload_columns[name]) if event else None
+        field = self._field(name, event)
         if field is None:
             return [literal("" if self._is_text(name, event) else missing)]
         return [field_cell(field, missing=missing, how=self._how, labels=self._how == ESCAPE_TEXT)]
@@ -223,8 +224,12 @@ class Listing:
             return self.style.clock == "host" and self.style.format == "jsonl"
         if name in COLUMNS:
             return False
-        field = event.field(self._payload_columns[name]) if event else None
+        field = self._field(name, event)
         return bool(field and field.type[0] in "cb")
+
+    def _field(self, name: str, event: Event | None) -> Field | None:
+        """The field that a payload column shows of an event."""
+        return self._payload_columns[name].fields.get(event.opcode) if event else None
 
     def _message(self, event: Event) -> list[Cell]:
         cells = message_cells(event, self._how)
@@ -270,16 +275,6 @@ def _flag_text(flags: int) -> str:
 
 
 _FLAG_TEXTS = {flags: _flag_text(flags) for flags in range(256)}
-
-
-def _payload_columns(catalog: Catalog | None) -> dict[str, str]:
-    """Column name to field name: the union over all events, clear of our own names."""
-    found: dict[str, str] = {}
-    for event in catalog or ():
-        for field in event.fields:
-            clash = field.name in COLUMNS or field.name == "fields"
-            found[f"payload_{field.name}" if clash else field.name] = field.name
-    return found
 
 
 def _csv_name(name: str) -> str:
