@@ -23,6 +23,7 @@ from hmb_trace.text.cells import (
     Cell,
     Renderer,
     RowText,
+    guarded,
     header,
     literal,
     payload_hex,
@@ -48,12 +49,14 @@ class Style:
         payload: see PAYLOADS; auto: message for text; fields where the catalog has any,
             else hex, for the others.
         fields: the columns wanted, in order; empty: the usual ones.
+        csv_safe: CSV texts that a spreadsheet would take for formulas get an apostrophe.
     """
 
     format: str = "text"
     clock: str = "fw"
     payload: str = "auto"
     fields: Sequence[str] = ()
+    csv_safe: bool = False
 
 
 class Listing:
@@ -165,7 +168,10 @@ class Listing:
         for index, name in enumerate(self.columns):
             cells += [literal(",")] if index else []
             value = self._column(name, event, missing="")
-            cells += [_QUOTE, *value, _QUOTE] if self._is_text(name, event) else value
+            if not self._is_text(name, event):
+                cells += value
+                continue
+            cells += [_QUOTE, *(guarded(value) if self.style.csv_safe else value), _QUOTE]
         return cells
 
     # ---- JSONL ----
@@ -199,7 +205,7 @@ class Listing:
 
     def _column(self, name: str, event: Event | None, missing: str) -> list[Cell]:
         if name == "message":
-            return self._message(event) if event else [payload_hex()]
+            return self._message(event) if event else [self._payload_hex()]
         if name in HEADER_COLUMNS:
             return [header(name)]
         if name in COLUMNS:
@@ -208,13 +214,14 @@ class Listing:
                     "offset": lambda: Cell(lib.HMB_PUT_OFFSET),
                     "time": self._time,
                     "name": lambda: self._name(event),
-                    "payload": payload_hex,
+                    "payload": self._payload_hex,
                 }[name]()
             ]
         field = self._field(name, event)
         if field is None:
             return [literal("" if self._is_text(name, event) else missing)]
-        return [field_cell(field, missing=missing, how=self._how, labels=self._how == ESCAPE_TEXT)]
+        text, csv = self._how == ESCAPE_TEXT, self._how == ESCAPE_CSV
+        return [field_cell(field, missing=missing, how=self._how, labels=text, marked=csv)]
 
     def _is_text(self, name: str, event: Event | None) -> bool:
         """Whether the value stands in quotes."""
@@ -253,6 +260,9 @@ class Listing:
         if self.style.format == "text":
             return Cell(lib.HMB_PUT_SECONDS, min_width=16)
         return Cell(lib.HMB_PUT_NS)
+
+    def _payload_hex(self) -> Cell:
+        return payload_hex(marked=self._how == ESCAPE_CSV)
 
     def _name(self, event: Event | None) -> Cell:
         if event is None:
