@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import Any
 
 from hmb_trace.catalog.model import Catalog, Event
-from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump
 from hmb_trace.dumps.kinds import Kind, kind_of
 from hmb_trace.dumps.knowledge import Loss, losses
@@ -233,7 +232,9 @@ class Session:
 
 def _short(text: str) -> str:
     """The first line of what DuckDB says, without the kind of the error and without a drawing."""
-    lines = [line.strip() for line in text.split("\n\nLINE ")[0].splitlines() if line.strip()]
+    lines = [
+        line.strip() for line in text.split("\n\nLINE ", maxsplit=1)[0].splitlines() if line.strip()
+    ]
     kept = [line for line in lines[1:] if line.startswith("Candidate bindings")]
     first = re.sub(r"^[A-Z][A-Za-z]*(?: [A-Z][A-Za-z]*)* Error: ", "", lines[0] if lines else text)
     made = "; ".join([first.rstrip("!"), *(line[0].lower() + line[1:] for line in kept)])
