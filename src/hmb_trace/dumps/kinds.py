@@ -8,6 +8,7 @@ import os
 import stat
 from pathlib import Path
 
+from hmb_trace.dumps.zstd import is_zstd
 from hmb_trace.errors import InvalidDataError, NoInputError, from_os_error
 
 RECORD_MAGIC_BYTES = b"RECT"
@@ -16,7 +17,6 @@ _MAGICS = {
     b"HMBT": "ring",
     b"PCCX": "pccx",
     b"HREJ": "rejects",
-    b"\x28\xb5\x2f\xfd": "zstd",
 }
 
 
@@ -61,6 +61,8 @@ def kind_of_head(path: str, head: bytes) -> Kind:
     for magic, kind in _MAGICS.items():
         if head[:4] == magic or (len(head) < 4 and magic.startswith(head)):
             return Kind(kind)
+    if is_zstd(head):
+        return Kind.ZSTD
     if path.endswith(".part") and not any(head):
         return Kind.DUMP
     raise wrong_magic(path, head)

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hmb_trace.dumps.batch import ClockCut, RecordBatch
+from hmb_trace.dumps.filewalk import CLOCK_JITTER_NS
 from hmb_trace.dumps.segments import Segment
 from hmb_trace.dumps.walker import Walker
 
-CLOCK_JITTER_NS = 1_000_000  # cores write a little out of order: a larger step back is the clock's
 _SEQS = 1 << 32
 
 
@@ -119,7 +119,7 @@ def _is_other_epoch(before: Segment, after: Segment) -> bool:
 
 def known_steps(segment: Segment) -> tuple[ClockCut, ...]:
     """The clock steps inside a file that its sidecar knows."""
-    found = getattr(segment.known, "clock_steps", None) or ()
+    found = (segment.known.clock_steps if segment.known else None) or ()
     return tuple(ClockCut(s.offset, s.ts_before, s.ts_after, False) for s in found)
 
 

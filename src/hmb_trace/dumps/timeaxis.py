@@ -168,7 +168,7 @@ def _is_other_clock(before: Segment, after: Segment) -> bool:
 
 def _steps(dump: Dump, index: int, known: Sidecar) -> list[ClockCut]:
     """The clock steps inside a file. A sidecar of an older daemon does not know them."""
-    told = getattr(known, "clock_steps", None)
+    told = known.clock_steps
     if told is not None:
         return [ClockCut(s.offset, s.ts_before, s.ts_after, False) for s in told]
     times = [pair.ts_ns for pair in sorted(known.clock, key=lambda pair: pair.host_ns)]
@@ -181,12 +181,12 @@ def _steps(dump: Dump, index: int, known: Sidecar) -> list[ClockCut]:
 def _runs(known: Sidecar, steps: Sequence[ClockCut]) -> list[list[ClockPair]]:
     """The clock pairs before, between and after the steps."""
     runs: list[list[ClockPair]] = [[] for _ in range(len(steps) + 1)]
-    hosts = [getattr(s, "host_ns", None) for s in getattr(known, "clock_steps", None) or ()]
+    hosts = [step.host_ns for step in known.clock_steps or ()]
     number = 0
     latest: int | None = None
     for pair in sorted(known.clock, key=lambda pair: pair.host_ns):
         if hosts and all(host is not None for host in hosts):
-            number = bisect.bisect_right(hosts, pair.host_ns)
+            number = sum(host <= pair.host_ns for host in hosts if host is not None)
         elif latest is not None and pair.ts_ns < latest:
             number = min(number + 1, len(steps))
         latest = pair.ts_ns
@@ -196,7 +196,7 @@ def _runs(known: Sidecar, steps: Sequence[ClockCut]) -> list[list[ClockPair]]:
 
 def _pair_of(known: Sidecar, step: ClockCut) -> list[ClockPair]:
     """What the step itself says of the two clocks."""
-    for told in getattr(known, "clock_steps", None) or ():
+    for told in known.clock_steps or ():
         if told.offset == step.offset and told.host_ns:
             return [ClockPair(ts_ns=step.ts_after, host_ns=told.host_ns)]
     return []

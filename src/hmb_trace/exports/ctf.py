@@ -20,21 +20,23 @@ import numpy as np
 
 from hmb_trace.catalog.model import Catalog, Event
 from hmb_trace.dumps.batch import RecordBatch
-from hmb_trace.dumps.dump import Dump
+from hmb_trace.dumps.dump import Dump, Span
 from hmb_trace.dumps.kinds import Kind
 from hmb_trace.dumps.knowledge import clock_pairs
 from hmb_trace.dumps.segments import Segment
 from hmb_trace.dumps.sources import StreamSource
-from hmb_trace.errors import CannotCreateError, UsageError, from_os_error
-from hmb_trace.exports.tsdl import Declaration, metadata_text
+from hmb_trace.errors import CannotCreateError, InvalidDataError, UsageError, from_os_error
+from hmb_trace.exports.tsdl import Declaration, free_name, metadata_text
+from hmb_trace.layout import RecordFlag
 
 MOST_SPLITS = 64  # streams that one file may be split into before --split-cpu is asked for
 _OPCODES = 1 << 16
+_PIECE = 1 << 20  # bytes copied at once
 
 
 @dataclass
 class _Opcodes:
-    """What the scan learns about every opcode; wrap markers count, with their payload of 0."""
+    """What the scan learns about every opcode: payload lengths of records, and which are markers."""
 
     least: np.ndarray[tuple[int], np.dtype[np.int64]] = field(
         default_factory=lambda: np.full(_OPCODES, 1 << 16, "i8")
@@ -46,16 +48,25 @@ class _Opcodes:
     others_of: set[int] = field(default_factory=set)
     last_of: dict[object, tuple[int, int]] = field(default_factory=dict)
 
-    def note_last(self, stream: object, batch: RecordBatch, row: int) -> None:
-        """The record that ends a stream, as far as is known by now."""
-        self.last_of[stream] = (int(batch.opcode[row]), int(batch.payload_len[row]))
+    def note_last(self, stream: object, batch: RecordBatch, end: int) -> None:
+        """The record that ends a stream, as far as is known by now: the last before row `end`."""
+        real = np.flatnonzero((batch.flags[:end] & RecordFlag.WRAP_MARKER) == 0)
+        if len(real):
+            row = int(real[-1])
+            self.last_of[stream] = (int(batch.opcode[row]), int(batch.payload_len[row]))
 
     def add(self, batch: RecordBatch) -> None:
-        self._add_lengths(batch)
-        marker = (batch.flags & 1) != 0
-        self.others_of.update(np.flatnonzero(np.bincount(batch.opcode[~marker])).tolist())
+        """Take a batch, wrap markers included."""
+        marker = (batch.flags & RecordFlag.WRAP_MARKER) != 0
+        self._add_lengths(batch.select(~marker) if marker.any() else batch)
         if marker.any():
-            self.markers_of.update(np.unique(batch.opcode[marker]).tolist())
+            self._add_markers(batch.select(marker))
+        self.others_of.update(np.flatnonzero(np.bincount(batch.opcode[~marker])).tolist())
+
+    def _add_markers(self, markers: RecordBatch) -> None:
+        found = np.unique(markers.opcode)
+        self.markers_of.update(found.tolist())
+        self.most[found] = np.maximum(self.most[found], 0)
 
     def _add_lengths(self, batch: RecordBatch) -> None:
         """Shortest and longest payload by opcode; fast where all of an opcode's are the same."""
@@ -74,16 +85,22 @@ class _Opcodes:
             np.minimum.at(self.least, batch.opcode[rows], batch.payload_len[rows])
             np.maximum.at(self.most, batch.opcode[rows], batch.payload_len[rows])
 
+    @property
+    def ambiguous(self) -> bool:
+        """Whether a wrap marker has the opcode of a record: CTF could not tell them apart."""
+        return bool(self.markers_of & self.others_of)
+
     def declarations(self, catalog: Catalog | None) -> Iterator[Declaration]:
         padded = {opcode for opcode, length in self.last_of.values() if length % 8}
+        taken = {event.name for event in catalog or ()}
         for opcode in np.flatnonzero(self.most >= 0).tolist():
             event = catalog.get(opcode) if catalog else None
-            yield replace(self._declaration(opcode, event), padded=opcode in padded)
+            yield replace(self._declaration(opcode, event, taken), padded=opcode in padded)
 
-    def _declaration(self, opcode: int, event: Event | None) -> Declaration:
-        name = event.name if event else f"0x{opcode:04x}"
-        if opcode in self.markers_of and opcode not in self.others_of:
-            return Declaration(opcode, "wrap_marker", 0, ())
+    def _declaration(self, opcode: int, event: Event | None, taken: set[str]) -> Declaration:
+        if opcode not in self.others_of:
+            return Declaration(opcode, free_name("wrap_marker", taken), 0, ())
+        name = event.name if event else free_name(f"0x{opcode:04x}", taken)
         least, most = int(self.least[opcode]), int(self.most[opcode])
         if event and event.fields and least == most == event.payload_size:
             return Declaration(opcode, name, least, event.fields)
@@ -145,7 +162,8 @@ def export(
         declared = list(plan.opcodes.declarations(catalog))
         pairs = clock_pairs(dump)
         offset = pairs[0].host_ns - pairs[0].ts_ns if pairs else 0
-        (folder / "metadata").write_text(metadata_text(declared, offset_ns=offset, dump=dump))
+        text = metadata_text(declared, offset_ns=offset, dump=dump)
+        (folder / "metadata").write_text(text, encoding="utf-8")
     events = catalog.events if catalog else {}
     untyped = [d.name for d in declared if _is_untyped(d, events.get(d.opcode))]
     return CtfResult(plan.made, plan.linked, plan.records, plan.markers, untyped)
@@ -190,6 +208,7 @@ class _Plan:
         self.records = self.markers = self.made = self.linked = 0
         self._by_cpu = _ByCpu(self.new_file, self.opcodes) if split_cpu else None
         self._spools: dict[int, BinaryIO] = {}
+        self._marked: set[int] = set()  # files that hold wrap markers
 
     def scan(self, partial: bool) -> None:
         """The one pass: opcodes and lengths, and where the clock goes back."""
@@ -198,9 +217,11 @@ class _Plan:
             self.opcodes.add(batch)
             marks = int(np.count_nonzero(batch.flags & 1))
             self.markers += marks
+            if marks:
+                self._marked.add(batch.segment)
             self.records += len(batch) - marks
             if self._by_cpu:
-                self._by_cpu.add(batch)
+                self._by_cpu.add(batch.without_markers())
                 continue
             if not self.streams or self.streams[-1].segment != batch.segment:
                 self.streams.append(_Stream(batch.segment))
@@ -218,11 +239,11 @@ class _Plan:
         for row in back:
             self.streams[-1].end = int(batch.offset[row])
             if row:
-                self.opcodes.note_last(len(self.streams), batch, row - 1)
+                self.opcodes.note_last(len(self.streams), batch, row)
             self.streams.append(_Stream(batch.segment, int(batch.offset[row])))
         self.streams[-1].end = batch.base + len(batch.buffer)
         if len(batch):
-            self.opcodes.note_last(len(self.streams), batch, -1)
+            self.opcodes.note_last(len(self.streams), batch, len(batch))
         if len(self.streams) > MOST_SPLITS * len(self.dump.segments):
             raise UsageError(
                 f"{batch.path}: the clock goes back more than {MOST_SPLITS} times, and that of a "
@@ -260,9 +281,14 @@ class _Plan:
             (self.folder / f".spool{index}").unlink()
 
     def _may_link(self, stream: _Stream, segment: Segment) -> bool:
-        if self.copy or segment.kind is not Kind.DUMP or segment.partial or segment.path is None:
+        if self.copy or self._holds_markers_to_drop(stream):
+            return False
+        if segment.kind is not Kind.DUMP or segment.partial or segment.path is None:
             return False
         return stream.begin == 0 and stream.end == segment.path.stat().st_size
+
+    def _holds_markers_to_drop(self, stream: _Stream) -> bool:
+        return self.opcodes.ambiguous and stream.segment in self._marked
 
     def _name(self, segment: Segment) -> Path:
         base = segment.path.name if segment.path else "stream"
@@ -283,27 +309,36 @@ class _Plan:
         return self._free(name).open("wb")
 
     def _copy(self, stream: _Stream, segment: Segment) -> None:
+        spool = self._spools.get(stream.segment)
         with self._name(segment).open("wb") as out:
-            spool = self._spools.get(stream.segment)
             if spool is not None:
-                spool.seek(stream.begin)
-                _copy_bytes(spool.read, stream.end - stream.begin, out)
-                return
-            source = segment.open()
-            try:
-                pos = stream.begin
-                while pos < stream.end:
-                    view, _ = source.window(pos, min(1 << 20, stream.end - pos))
-                    out.write(view[: stream.end - pos])
-                    pos += len(view)
-            finally:
-                source.close()
+                spool.seek(0)
+                segment = Segment(segment.name, None, Kind.STREAM, spool)
+            if self.opcodes.ambiguous:
+                _copy_records(segment, stream, out)
+            else:
+                _copy_bytes(segment, stream, out)
 
 
-def _copy_bytes(read: Callable[[int], bytes], count: int, out: BinaryIO) -> None:
-    while count and (piece := read(min(1 << 20, count))):
-        out.write(piece)
-        count -= len(piece)
+def _copy_bytes(segment: Segment, stream: _Stream, out: BinaryIO) -> None:
+    source = segment.open()
+    try:
+        pos = stream.begin
+        while pos < stream.end:
+            view, _ = source.window(pos, min(_PIECE, stream.end - pos))
+            view = view[: stream.end - pos]
+            if not view:
+                raise InvalidDataError(f"{segment.name}: has become shorter while it was read")
+            out.write(view)
+            pos += len(view)
+    finally:
+        source.close()
+
+
+def _copy_records(segment: Segment, stream: _Stream, out: BinaryIO) -> None:
+    """The same without wrap markers."""
+    for batch in Dump([segment]).batches(spans=[Span(0, stream.begin, stream.end)]):
+        out.write(batch.to_bytes())
 
 
 def _link(segment: Segment, target: Path) -> None:
@@ -336,7 +371,7 @@ class _ByCpu:
                     self._begin(cpu)
                 if len(part):
                     self._file(cpu).write(mine.select(part).to_bytes())
-                    self._opcodes.note_last(self._file(cpu), mine, int(part[-1]))
+                    self._opcodes.note_last(self._file(cpu), mine, int(part[-1]) + 1)
             self._last[cpu] = int(mine.ts_ns[-1])
 
     def _file(self, cpu: int) -> BinaryIO:

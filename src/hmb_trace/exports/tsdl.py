@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from hmb_trace.catalog.model import Field
@@ -12,7 +12,6 @@ from hmb_trace.dumps.dump import Dump
 from hmb_trace.dumps.knowledge import sidecar_of
 
 _NS = 10**9
-_PADDING = "\t\tstruct { } align(64) _padding;\n"
 
 _HEAD = """/* CTF 1.8 */
 
@@ -130,8 +129,24 @@ def _clock(offset_ns: int) -> str:
 def _event(one: Declaration) -> str:
     return (
         f"\nevent {{\n\tname = {quoted(one.name)};\n\tid = {one.opcode};\n"
-        f"\tfields := struct {{\n{_fields(one)}{_PADDING if one.padded else ''}\t}};\n}};\n"
+        f"\tfields := struct {{\n{_fields(one)}{_padding(one)}\t}};\n}};\n"
     )
+
+
+def free_name(wanted: str, taken: Collection[str]) -> str:
+    """A name of ours that none of the catalog's names is."""
+    while wanted in taken:
+        wanted += "_"
+    return wanted
+
+
+def _member_name(wanted: str, one: Declaration) -> str:
+    """A generated member's name as it is written: with the escape, unlike every field's."""
+    return "_" + free_name(wanted, [field.name for field in one.fields])
+
+
+def _padding(one: Declaration) -> str:
+    return f"\t\tstruct {{ }} align(64) {_member_name('padding', one)};\n" if one.padded else ""
 
 
 def _fields(one: Declaration) -> str:
@@ -153,7 +168,8 @@ def _typed(one: Declaration) -> str | None:
         if field.offset < at:
             return None
         if field.offset > at:
-            lines.append(f"\t\tbyte_t _gap{at}[{field.offset - at}];\n")
+            gap = _member_name(f"gap{at}", one)
+            lines.append(f"\t\tbyte_t {gap}[{field.offset - at}];\n")
         lines.append(f"\t\t{_member(field)};\n")
         at = field.offset + field.size
     return "".join(lines)
