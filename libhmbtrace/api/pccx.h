@@ -23,8 +23,10 @@ struct hmb_event_maker {
 	uint64_t pairs;
 	uint64_t unmatched_begins; /* superseded; those still open are in the table */
 	uint64_t unmatched_ends;
+	uint64_t uncertain; /* ends whose begin stands in another piece */
 	uint64_t short_payloads; /* too short for the key or duration field */
-	uint64_t saturated; /* values beyond 64 bits of cycles, or negative durations */
+	uint64_t saturated; /* times beyond 64 bits of cycles */
+	uint64_t invalid; /* durations that are none: negative, all ones, beyond 64 bits of ns */
 	uint64_t cycles; /* largest start + duration */
 	uint32_t encoding; /* enum hmb_encoding */
 	uint32_t cores; /* largest cpu + 1 */
@@ -41,6 +43,9 @@ struct hmb_step {
 	struct hmb_patch *patches;
 	uint64_t patches_cap;
 	uint64_t patches_len;
+	const uint64_t *cuts; /* where in the input a new piece begins, in order */
+	uint64_t cuts_len;
+	uint64_t cuts_done;
 };
 
 enum hmb_step_end {

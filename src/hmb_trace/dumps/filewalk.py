@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmb_trace._core import ffi
-from hmb_trace.dumps.walker import BREAK_DTYPE, Bytes, Tally, Walked, Walker
+from hmb_trace.dumps.walker import BREAK_DTYPE, Bytes, Tally, Walked, Walker, settled
 
 CLOCK_JITTER_NS = 1_000_000
 """Cores write a little out of order: only a larger step back of ts_ns is one of the clock."""
@@ -104,7 +104,7 @@ class FileWalker(Walker):
         file = self.files[-1]
         file.whole, file.fault = whole, fault
         if self._pieces:
-            file.breaks = np.concatenate(self._pieces)
+            file.breaks = settled(np.concatenate(self._pieces))
         self._pieces = []
         self._open = False
         self._count_interval()

@@ -16,11 +16,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from hmb_trace.catalog.model import DURATION_UNITS, Catalog, Event, Field
+from hmb_trace.catalog.model import Catalog, Event, Field
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.timeaxis import Axis, firmware_axis
 from hmb_trace.dumps.walker import BreakKind, SequenceBreak
 from hmb_trace.errors import MissingExtraError
+from hmb_trace.query.durations import duration_rules, pair_names
 from hmb_trace.query.pairing import Pairing
 
 _SEQUENCE = 1
@@ -103,6 +104,7 @@ class PerfettoCounts:
     slices: int = 0
     instants: int = 0
     counters: int = 0
+    uncertain: int = 0  # pairs over a gap, a new epoch or a clock step; written as instants
     unmatched: int = 0  # begins and ends without a partner; written as instants
 
 
@@ -131,6 +133,8 @@ class PerfettoWriter:
         self._counter_tracks: dict[tuple[str, str], int] = {}
         self._iids: dict[tuple[str, str], int] = {}
         self._pairing = Pairing(catalog) if catalog else None
+        self._names = pair_names(catalog) if catalog else {}
+        self._rules = {rule.event.opcode: rule for rule in duration_rules(catalog)}
         self._waiting: dict[int, _Seen] = {}
         self._decoders: dict[int, _Decoder] = {}
         self._row = 0
@@ -244,6 +248,7 @@ class PerfettoWriter:
             self._moved = times[0] - int(batch.ts_ns[0])
         if paired is not None:
             self._matches(paired.matches)
+            self._uncertain(paired.uncertain)
             self._singles(paired.singles)
         self._row += len(batch)
 
@@ -259,16 +264,11 @@ class PerfettoWriter:
         if event is not None and event.kind == "complete" and event.duration:
             made = event.field(event.duration)
             span = made.value(seen.payload) if made else None
-            if isinstance(span, int):
-                self._slice(seen, ts, ts + self._span_ns(event, span))
+            ns = self._rules[seen.opcode].of_value(span) if isinstance(span, int) else None
+            if ns is not None:
+                self._slice(seen, ts, ts + ns)
                 return
         self._instant(seen, ts)
-
-    def _span_ns(self, event: Event, span: int) -> int:
-        assert self._catalog is not None
-        if event.duration_unit == "cycles":
-            return span * 1000 // self._catalog.clock_mhz
-        return span * DURATION_UNITS[event.duration_unit]
 
     def _counter(self, event: Event, seen: _Seen, ts: int) -> bool:
         made = event.field(event.value)
@@ -302,7 +302,7 @@ class PerfettoWriter:
         assert seen.event is not None
         lane = self._lane(self._track_of(seen), begin, end)
         packet = self._event(begin, self._pb.TrackEvent.TYPE_SLICE_BEGIN, lane)
-        name = seen.event.name.removesuffix("_begin").removesuffix("_BEGIN")
+        name = self._names.get(seen.opcode, seen.event.name)
         packet.track_event.name_iid = self._iid(packet, "event_names", name)
         self._annotate(packet, seen)
         self._put(packet)
@@ -356,6 +356,17 @@ class PerfettoWriter:
         )
         for row, begin, end in rows:
             self._slice(self._waiting.pop(row), begin + moved, end + moved)
+
+    def _uncertain(self, matches: np.ndarray[Any, Any]) -> None:
+        """Begin and end with a gap, a new epoch or a clock step between: two instants."""
+        assert self._catalog is not None
+        for match in matches:
+            begin = self._waiting.pop(int(match["begin_row"]))
+            opcode = int(match["end_opcode"])
+            end = _Seen(self._catalog.get(opcode), opcode, int(match["end_cpu"]), b"")
+            self._instant(begin, int(match["begin_ts_ns"]) + self._moved, " (uncertain)")
+            self._instant(end, int(match["end_ts_ns"]) + self._moved, " (uncertain)")
+            self.counts.uncertain += 1
 
     def _singles(self, singles: np.ndarray[Any, Any]) -> None:
         assert self._catalog is not None
