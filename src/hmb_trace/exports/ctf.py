@@ -36,7 +36,7 @@ _PIECE = 1 << 20  # bytes copied at once
 
 @dataclass
 class _Opcodes:
-    """What the scan learns about every opcode: payload lengths of records, and which are markers."""
+    """What the scan learns of every opcode: payload lengths of records, and which are markers."""
 
     least: np.ndarray[tuple[int], np.dtype[np.int64]] = field(
         default_factory=lambda: np.full(_OPCODES, 1 << 16, "i8")
