@@ -517,6 +517,8 @@ enum hmb_put {
 	HMB_PUT_NS, /* times[row] as it is */
 	HMB_PUT_OFFSET, /* of the record in its dump */
 	HMB_PUT_ROW_TEXT, /* row_text[row_begin[row] .. row_begin[row + 1]] as it is */
+	HMB_PUT_MARK, /* nothing: the text begins here that HMB_PUT_GUARD looks at */
+	HMB_PUT_GUARD, /* an apostrophe before that text if it looks like a formula */
 };
 
 enum hmb_escape {
@@ -531,6 +533,7 @@ enum hmb_cell_flags {
 	HMB_CELL_UPPER = 4,
 	HMB_CELL_LEFT = 8, /* fill behind, not before */
 	HMB_CELL_JSON_FLOAT = 16, /* null for what JSON has no number for */
+	HMB_CELL_HEX_MARK = 32, /* hex: before the digits, so that they are read as no number */
 };
 
 struct hmb_label {

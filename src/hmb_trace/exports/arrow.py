@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from hmb_trace.catalog.model import Catalog, Event, Field
+from hmb_trace.catalog.columns import Column, payload_columns
+from hmb_trace.catalog.model import Catalog, Event
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.timeaxis import Axis
 from hmb_trace.errors import MissingExtraError
@@ -25,7 +25,6 @@ _HEADER = {
     "flags": "u1",
     "payload_len": "u2",
 }
-RESERVED = frozenset([*_HEADER, "name", "payload", "host_time", "file", "offset"])
 
 
 def pyarrow() -> Any:
@@ -42,32 +41,6 @@ def pyarrow() -> Any:
             "pyarrow is not installed: pip install 'hmb-trace[analysis]'"
         ) from None
     return module
-
-
-@dataclass(frozen=True)
-class Column:
-    """A payload column: the field of one or more events that means the same."""
-
-    name: str
-    type: str
-    fields: dict[int, Field]  # by opcode
-
-
-def payload_columns(events: Iterable[Event]) -> list[Column]:
-    """Columns for all fields of the events.
-
-    Fields of the same name and type share a column; where types differ, or the name is one of
-    ours, the column is called EVENT_FIELD.
-    """
-    found: dict[tuple[str, str], dict[int, Field]] = {}
-    first: dict[str, str] = {}
-    for event in events:
-        for field in event.fields:
-            first.setdefault(field.name, field.type)
-            clash = field.name in RESERVED or first[field.name] != field.type
-            name = f"{event.name}_{field.name}" if clash else field.name
-            found.setdefault((name, field.type), {})[event.opcode] = field
-    return [Column(name, kind, fields) for (name, kind), fields in found.items()]
 
 
 class ArrowMaker:
