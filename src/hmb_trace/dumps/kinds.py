@@ -6,12 +6,14 @@ from __future__ import annotations
 import enum
 import os
 import stat
+import sys
 from pathlib import Path
 
 from hmb_trace.dumps.zstd import is_zstd
 from hmb_trace.errors import InvalidDataError, NoInputError, from_os_error
 
 RECORD_MAGIC_BYTES = b"RECT"
+_PCCX_SIZE = 4  # bytes of its magic
 _MAGICS = {
     RECORD_MAGIC_BYTES: "dump",
     b"HMBT": "ring",
@@ -71,12 +73,14 @@ def kind_of_head(path: str, head: bytes) -> Kind:
 def kind_of(path: str) -> Kind:
     """What lies at path: a file's kind by its magic, a directory, a device or a pipe.
 
+    Of standard input only a .pccx is told apart: it is mapped, and so must be kept first.
+
     Raises:
         NoInputError: nothing there.
         InvalidDataError: a file that is none of ours.
     """
     if path == "-":
-        return Kind.STREAM
+        return _kind_of_stdin()
     if is_shm_name(path):
         return Kind.RING
     try:
@@ -94,3 +98,8 @@ def kind_of(path: str) -> Kind:
     except OSError as error:
         raise from_os_error(error, f"cannot read {path}") from error
     return kind_of_head(path, head)
+
+
+def _kind_of_stdin() -> Kind:
+    peek = getattr(sys.stdin.buffer, "peek", None)
+    return Kind.PCCX if peek and peek(_PCCX_SIZE)[:_PCCX_SIZE] == b"PCCX" else Kind.STREAM

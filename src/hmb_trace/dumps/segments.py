@@ -146,7 +146,9 @@ def of_paths(paths: Iterable[str]) -> list[Segment]:
 
     found: list[Segment] = []
     for path in paths:
-        if path == "-":
+        if path == "-" and kind_of(path) is Kind.PCCX:
+            found.append(Segment("standard input", sources.spooled_stdin(), Kind.PCCX))
+        elif path == "-":
             found.append(Segment("standard input", None, Kind.STREAM, sys.stdin.buffer))
         elif Path(path).is_dir():
             found += of_directory(Path(path))

@@ -8,7 +8,6 @@ import mmap
 import os
 import shutil
 import struct
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from hmb_trace.dumps.sources import spooled_stdin
 from hmb_trace.errors import HmbTraceError, InvalidDataError, from_os_error
 from hmb_trace.fnv import fnv1a_64
 from hmb_trace.pccx.header import HEADER_MAX, Header, parse_header
@@ -165,7 +165,7 @@ def open_input(path: str | os.PathLike[str]) -> BinaryIO:
     """
     try:
         if os.fspath(path) == "-":
-            return _spooled(sys.stdin.buffer)
+            return spooled_stdin().open("rb")
         opened = Path(path).open("rb")  # noqa: SIM115 - handed to the caller
         if not opened.seekable():
             with opened:
