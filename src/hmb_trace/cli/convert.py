@@ -16,13 +16,14 @@ from hmb_trace.cli._options import (
     CLOCK,
     load_catalog,
     make_selection,
+    open_files,
     selection_options_without_to,
 )
 from hmb_trace.cli._progress import input_bytes, progress_bar
 from hmb_trace.cli._shared import FILES, PARTIAL, note, notes_to_stderr, raise_problems
 from hmb_trace.cli.decode import write_listing
 from hmb_trace.dumps.batch import RecordBatch
-from hmb_trace.dumps.dump import Dump, open_dumps
+from hmb_trace.dumps.dump import Dump
 from hmb_trace.dumps.kinds import Kind, kind_of
 from hmb_trace.dumps.timeaxis import axis_of, host_axis
 from hmb_trace.dumps.walker import Walker
@@ -118,7 +119,7 @@ def command(
     if encoding:
         raise UsageError("--encoding is for --to pccx")
     catalog = load_catalog(catalog_path, files)
-    dump = open_dumps(files)
+    dump = open_files(files)
     selection = make_selection(dump, catalog, chosen)
     if target == "ctf":
         _to_ctf(dump, output, selection, catalog, copy=copy, split_cpu=split_cpu, partial=partial)

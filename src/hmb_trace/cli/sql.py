@@ -12,9 +12,14 @@ from typing import Any
 
 import click
 
-from hmb_trace.cli._options import CATALOG, load_catalog, make_selection, selection_options
+from hmb_trace.cli._options import (
+    CATALOG,
+    load_catalog,
+    make_selection,
+    open_files,
+    selection_options,
+)
 from hmb_trace.cli._shared import PARTIAL, notes_to_stderr, raise_problems, table
-from hmb_trace.dumps.dump import open_dumps
 from hmb_trace.query.sql import Session
 
 _MOST_ROWS = 10_000  # of an aligned table; CSV and JSON have no bound
@@ -50,7 +55,7 @@ def command(
     """
     notes_to_stderr()
     catalog = load_catalog(catalog_path, files)
-    dump = open_dumps(files)
+    dump = open_files(files)
     selection = make_selection(dump, catalog, chosen)
     with Session(dump, catalog=catalog, selection=selection, partial=partial) as session:
         result = session.execute(query)
