@@ -50,6 +50,7 @@ _SELECTION = [
     ),
 ]
 CATALOG = click.option(
+    "-c",
     "--catalog",
     "catalog_path",
     metavar="FILE",
@@ -80,6 +81,11 @@ def _with(options: Sequence[Callable[[F], F]], function: F) -> F:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def given(*paths: str | None) -> tuple[str, ...]:
+    """Those that were named: with the inputs, what an output must not replace."""
+    return tuple(path for path in paths if path)
 
 
 def load_catalog(path: str | None, files: Sequence[str] = ()) -> Catalog | None:

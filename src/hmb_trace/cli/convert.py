@@ -14,6 +14,7 @@ from hmb_trace.catalog.model import Catalog
 from hmb_trace.cli._options import (
     CATALOG,
     CLOCK,
+    given,
     load_catalog,
     make_selection,
     open_files,
@@ -51,7 +52,7 @@ class _Job:
     """What is to be converted, and how."""
 
     dump: Dump
-    files: tuple[str, ...]
+    inputs: tuple[str, ...]  # what the output must not replace
     output: str
     target: str
     catalog: Catalog | None
@@ -128,7 +129,8 @@ def command(
     if copy or split_cpu:
         raise UsageError("--copy and --split-cpu are for --to ctf")
     walker = Walker(keep_breaks=target == "perfetto")
-    job = _Job(dump, files, output, target, catalog, clock, selection, partial, walker)
+    inputs = (*files, *(segment.name for segment in dump.segments), *given(catalog_path))
+    job = _Job(dump, inputs, output, target, catalog, clock, selection, partial, walker)
     with progress_bar(f"to {target}", _size(files), quiet=quiet) as advance:
         said = _run(job, job.batches(advance))
     if not quiet and output != "-":
@@ -152,7 +154,7 @@ def _size(files: tuple[str, ...]) -> int | None:
 def _run(job: _Job, batches: Iterable[RecordBatch]) -> str:
     if job.target in ("csv", "jsonl"):
         listing = Listing(Style(job.target, job.clock), job.catalog)
-        with output_file(job.output, inputs=job.files) as out:
+        with output_file(job.output, inputs=job.inputs) as out:
             return f"{write_listing(out, listing, batches, axis_of(job.clock, job.dump))} records"
     if job.target == "perfetto":
         return _to_perfetto(job, batches)
@@ -161,14 +163,14 @@ def _run(job: _Job, batches: Iterable[RecordBatch]) -> str:
     axis = host_axis(job.dump) if job.clock == "host" else None
     maker = arrow.ArrowMaker(job.catalog, axis=axis)
     write = arrow.write_parquet if job.target == "parquet" else arrow.write_ipc
-    with output_file(job.output, inputs=job.files) as out:
+    with output_file(job.output, inputs=job.inputs) as out:
         return f"{write(out, maker, batches)} rows"
 
 
 def _to_perfetto(job: _Job, batches: Iterable[RecordBatch]) -> str:
     from hmb_trace.exports.perfetto import PerfettoWriter  # noqa: PLC0415 - analysis extra
 
-    with output_file(job.output, inputs=job.files) as out:
+    with output_file(job.output, inputs=job.inputs) as out:
         writer = PerfettoWriter(out, job.catalog, axis_of(job.clock, job.dump))
         for batch in batches:
             writer.add(batch)
@@ -217,23 +219,24 @@ def _to_pccx(
     """.pccx to .pccx here; dumps go the way of hmb-trace pack."""
     from hmb_trace import pccx  # noqa: PLC0415 - only for .pccx
 
-    catalog = load_catalog(catalog_path, files)
-    if any(name != "-" and kind_of(name) is Kind.PCCX for name in files):
+    catalog = Catalog.load(catalog_path) if catalog_path else None
+    if any(kind_of(name) is Kind.PCCX for name in files):
         if len(files) > 1:
             raise UsageError("--to pccx takes one .pccx, or dumps")
         with progress_bar("to pccx", None, quiet=quiet) as advance:
             for line in pccx.convert(
-                Path(files[0]),
+                files[0],
                 output,
                 encoding or "raw",
                 catalog=catalog,
                 partial=partial,
                 progress=advance,
+                keep=given(catalog_path),
             ):
                 note(f"warning: {line}")
         return
     options = pccx.PackOptions(encoding=encoding or "raw", catalog=catalog, partial=partial)
     with progress_bar("to pccx", _size(files), quiet=quiet) as advance:
-        result = pccx.pack(files, output, options, progress=advance)
+        result = pccx.pack(files, output, options, progress=advance, keep=given(catalog_path))
     for line in result.warnings:
         note(f"warning: {line}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hmb_trace.cli._options import CATALOG, load_catalog, open_files
+from hmb_trace.cli._options import CATALOG, given, load_catalog, open_files
 from hmb_trace.cli._shared import note, notes_to_stderr
 from hmb_trace.files import output_file
 
@@ -47,7 +47,7 @@ def command(
     notes_to_stderr()
     catalog = load_catalog(catalog_path, files)
     dump = open_files(files)
-    inputs = (*files, *(s.name for s in dump.segments), *filter(None, [catalog_path]))
+    inputs = (*files, *(s.name for s in dump.segments), *given(catalog_path))
     with output_file(output, inputs=inputs) as out:
         page = build(dump, catalog=catalog, title=title or _title(files))
         # A file's name need not be UTF-8.

@@ -6,14 +6,13 @@ from __future__ import annotations
 import enum
 import os
 import stat
-import sys
 from pathlib import Path
 
+from hmb_trace.dumps import stdin
 from hmb_trace.dumps.zstd import is_zstd
 from hmb_trace.errors import InvalidDataError, NoInputError, from_os_error
 
 RECORD_MAGIC_BYTES = b"RECT"
-_PCCX_SIZE = 4  # bytes of its magic
 _MAGICS = {
     RECORD_MAGIC_BYTES: "dump",
     b"HMBT": "ring",
@@ -80,7 +79,7 @@ def kind_of(path: str) -> Kind:
         InvalidDataError: a file that is none of ours.
     """
     if path == "-":
-        return _kind_of_stdin()
+        return Kind.PCCX if stdin.is_package() else Kind.STREAM
     if is_shm_name(path):
         return Kind.RING
     try:
@@ -98,8 +97,3 @@ def kind_of(path: str) -> Kind:
     except OSError as error:
         raise from_os_error(error, f"cannot read {path}") from error
     return kind_of_head(path, head)
-
-
-def _kind_of_stdin() -> Kind:
-    peek = getattr(sys.stdin.buffer, "peek", None)
-    return Kind.PCCX if peek and peek(_PCCX_SIZE)[:_PCCX_SIZE] == b"PCCX" else Kind.STREAM

@@ -12,6 +12,7 @@ from typing import BinaryIO
 from hmb_trace.dumps import sidecar, sources
 from hmb_trace.dumps.kinds import Kind, kind_of
 from hmb_trace.dumps.sources import Source
+from hmb_trace.dumps.stdin import spooled_stdin
 from hmb_trace.errors import HmbTraceError, InvalidDataError, NoInputError, from_os_error
 
 _NAME = re.compile(r"(?P<label>.+)-(?P<number>\d{6,})-(?P<start>[0-9A-Za-z:.+-]+?)\.bin")
@@ -147,7 +148,7 @@ def of_paths(paths: Iterable[str]) -> list[Segment]:
     found: list[Segment] = []
     for path in paths:
         if path == "-" and kind_of(path) is Kind.PCCX:
-            found.append(Segment("standard input", sources.spooled_stdin(), Kind.PCCX))
+            found.append(Segment("standard input", spooled_stdin(), Kind.PCCX))
         elif path == "-":
             found.append(Segment("standard input", None, Kind.STREAM, sys.stdin.buffer))
         elif Path(path).is_dir():

@@ -6,9 +6,6 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-import shutil
-import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -21,7 +18,6 @@ log = logging.getLogger("hmb_trace")
 _PAGE = mmap.PAGESIZE
 _PIPE_SIZE = 1 << 20
 _MAGIC_SIZE = 4
-_COPY_SIZE = 4 << 20
 MADV_POPULATE_READ = 22  # Linux 5.14; older kernels refuse it and pages fault in one by one
 
 
@@ -215,35 +211,3 @@ def from_growing(path: Path) -> StreamSource:
     except OSError as error:
         raise from_os_error(error, f"cannot read {path}") from error
     return StreamSource(file.read1, file.close)
-
-
-class _SpooledInput:
-    """Standard input as a file without a name: for what must be mapped or read twice."""
-
-    def __init__(self) -> None:
-        self._stdin: BinaryIO | None = None
-        self._spool: BinaryIO | None = None
-
-    def path(self) -> Path:
-        """A path that opens it, as often as wanted; standard input is read once."""
-        stdin = sys.stdin.buffer
-        if self._spool is None or self._stdin is not stdin:
-            self._stdin, self._spool = stdin, tempfile.TemporaryFile(prefix="hmb-trace-")  # noqa: SIM115 - lives as long as the process
-            try:
-                shutil.copyfileobj(stdin, self._spool, _COPY_SIZE)
-                self._spool.flush()
-            except OSError as error:
-                raise from_os_error(error, "cannot keep standard input") from error
-        return Path(f"/proc/self/fd/{self._spool.fileno()}")
-
-
-_spooled_input = _SpooledInput()
-
-
-def spooled_stdin() -> Path:
-    """Standard input as a file that can be mapped and read again.
-
-    Raises:
-        HmbTraceError: it cannot be read, or there is no room for it.
-    """
-    return _spooled_input.path()

@@ -24,7 +24,8 @@ from hmb_trace.catalog.model import PCCX_TYPES, Catalog
 from hmb_trace.dumps.dump import Dump
 from hmb_trace.dumps.kinds import Kind
 from hmb_trace.dumps.segments import Segment, of_paths
-from hmb_trace.dumps.sources import Source, StreamSource, spooled_stdin
+from hmb_trace.dumps.sources import Source, StreamSource
+from hmb_trace.dumps.stdin import spooled_stdin
 from hmb_trace.errors import UsageError
 from hmb_trace.layout import RECORD_MAGIC
 from hmb_trace.pccx import container

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hmb_trace.dumps.sources import spooled_stdin
+from hmb_trace.dumps.stdin import spooled_stdin
 from hmb_trace.errors import HmbTraceError, InvalidDataError, from_os_error
 from hmb_trace.fnv import fnv1a_64
 from hmb_trace.pccx.header import HEADER_MAX, Header, parse_header
