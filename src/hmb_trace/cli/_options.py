@@ -57,6 +57,11 @@ CATALOG = click.option(
     envvar="HMB_TRACE_CATALOG",
     help="Opcode catalog (TOML).",
 )
+CSV_SAFE = click.option(
+    "--csv-safe",
+    is_flag=True,
+    help="CSV: an apostrophe before text that a spreadsheet would take for a formula.",
+)
 CLOCK = click.option(
     "--clock",
     type=click.Choice(CLOCKS),

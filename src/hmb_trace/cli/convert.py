@@ -27,7 +27,7 @@ from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump
 from hmb_trace.dumps.kinds import Kind, kind_of
 from hmb_trace.dumps.timeaxis import axis_of, host_axis
-from hmb_trace.dumps.walker import Walker
+from hmb_trace.dumps.walker import SequenceBreak, Walker
 from hmb_trace.errors import UsageError
 from hmb_trace.files import output_file
 from hmb_trace.query.select import Selection
@@ -60,6 +60,11 @@ class _Job:
     selection: Selection
     partial: bool
     walker: Walker
+
+    def new_breaks(self) -> list[SequenceBreak]:
+        """Those found since the last call."""
+        found, self.walker.breaks = self.walker.breaks or [], []
+        return found
 
     def batches(self, advance: Callable[[int], None]) -> Iterator[RecordBatch]:
         found = self.selection.batches(self.dump, partial=self.partial, walker=self.walker)
@@ -170,14 +175,17 @@ def _run(job: _Job, batches: Iterable[RecordBatch]) -> str:
 def _to_perfetto(job: _Job, batches: Iterable[RecordBatch]) -> str:
     from hmb_trace.exports.perfetto import PerfettoWriter  # noqa: PLC0415 - analysis extra
 
+    axis = axis_of(job.clock, job.dump)
     with output_file(job.output, inputs=job.inputs) as out:
-        writer = PerfettoWriter(out, job.catalog, axis_of(job.clock, job.dump))
+        writer = PerfettoWriter(out, job.catalog, axis, realtime=job.clock == "host")
         for batch in batches:
-            writer.add(batch)
-        counts = writer.finish(job.walker.breaks or ())
+            writer.add(batch, job.new_breaks())
+        counts = writer.finish()
+    for line in counts.warnings():
+        note(f"warning: {line}")
     return (
         f"{counts.slices} slices, {counts.instants} instants ({counts.unmatched} begins or ends "
-        f"without a partner), {counts.counters} counter values"
+        f"without a partner, {counts.uncertain} uncertain pairs), {counts.counters} counter values"
     )
 
 

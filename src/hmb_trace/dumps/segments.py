@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,6 +41,14 @@ class Segment:
         """Still written, or left by a host that died: zeros are its end (SPEC R14)."""
         return self.name.endswith(".part")
 
+    @cached_property
+    def known(self) -> sidecar.Sidecar | None:
+        """The sidecar, where there is a good one; read once."""
+        try:
+            return sidecar.find(self.path) if self.path else None
+        except HmbTraceError:
+            return None  # who needs the sidecar itself says what is wrong with it
+
     @property
     def series(self) -> tuple[str, int] | None:
         """(directory and label, number) where the name is that of a dump set's segment."""
@@ -53,16 +62,8 @@ class Segment:
         mine, theirs = self.series, before.series
         if not (mine and theirs and mine[0] == theirs[0] and mine[1] > theirs[1]):
             return False
-        epochs = {self._epoch(), before._epoch()}
-        return len(epochs - {None}) <= 1  # after a re-initialisation (R6) seq starts anew
-
-    def _epoch(self) -> int | None:
-        """The capture's epoch, where a sidecar knows it."""
-        try:
-            known = sidecar.find(self.path) if self.path else None
-        except HmbTraceError:
-            return None  # whoever needs the sidecar itself says what is wrong with it
-        return known.epoch if known else None
+        epochs = {one.known.epoch for one in (self, before) if one.known}
+        return len(epochs) <= 1  # after a re-initialisation (R6) seq starts anew
 
     def open(self) -> Source:
         """The bytes of the records, decompressed.

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -25,6 +24,9 @@ _HEADER = {
     "flags": "u1",
     "payload_len": "u2",
 }
+
+
+Maker = tuple[Any, Callable[[RecordBatch], Any]]  # of a column: its Arrow type, and its arrays
 
 
 def pyarrow() -> Any:
@@ -52,6 +54,8 @@ class ArrowMaker:
         axis: adds `host_time` (timestamp, ns, UTC).
         only: names of the columns wanted, in lower case; None: all.
         event: one event's own table: no `name`, no other event's fields.
+        labels: a column FIELD_label beside every field that has labels.
+        extra: further columns: Arrow type, and what makes the array of a batch.
     """
 
     def __init__(
@@ -61,8 +65,12 @@ class ArrowMaker:
         axis: Axis | None = None,
         only: frozenset[str] | None = None,
         event: Event | None = None,
+        labels: bool = False,
+        extra: Mapping[str, Maker] | None = None,
     ) -> None:
         self._pa = pyarrow()
+        self._labels = labels
+        self._extra = dict(extra or {})
         self._axis = axis
         self._event = event
         self._events = (
@@ -79,9 +87,9 @@ class ArrowMaker:
         fields = [(name, kind) for name, (kind, _) in self._makers_used.items()]
         self.schema = self._pa.schema(fields)
 
-    def _makers(self) -> dict[str, tuple[Any, Callable[[RecordBatch], Any]]]:
+    def _makers(self) -> dict[str, Maker]:
         pa = self._pa
-        makers: dict[str, tuple[Any, Callable[[RecordBatch], Any]]] = {}
+        makers: dict[str, Maker] = {}
         for name, kind in _HEADER.items():
             if self._event is None or name not in ("opcode", "payload_len"):
                 makers[name] = (pa.from_numpy_dtype(np.dtype(kind)), self._header(name))
@@ -93,7 +101,16 @@ class ArrowMaker:
             makers[column.name] = (self._type(column.type), self._payload_column(column))
         if self._event is None or not self._event.fields:
             makers["payload"] = (pa.binary(), self._payload)
-        return makers
+        if self._labels:
+            self._add_labels(makers)
+        return makers | self._extra
+
+    def _add_labels(self, makers: dict[str, Maker]) -> None:
+        taken = {name.lower() for name in makers}
+        for column in self._columns:
+            name = f"{column.name}_label"
+            if name.lower() not in taken and any(f.enum for f in column.fields.values()):
+                makers[name] = (self._pa.string(), self._label_column(column))
 
     def _type(self, kind: str) -> Any:
         pa = self._pa
@@ -147,6 +164,21 @@ class ArrowMaker:
                     parts.append((rows, batch.select(rows).field(field.offset, field.dtype)))
                     have |= rows
             return self._assemble(column.type, parts, have)
+
+        return make
+
+    def _label_column(self, column: Column) -> Callable[[RecordBatch], Any]:
+        def make(batch: RecordBatch) -> Any:
+            texts: npt.NDArray[np.object_] = np.full(len(batch), None, "O")
+            for opcode, field in column.fields.items():
+                rows = np.flatnonzero(
+                    (batch.opcode == opcode) & (batch.payload_len >= field.offset + field.size)
+                )
+                values = batch.select(rows).field(field.offset, field.dtype)
+                for value in np.unique(values).tolist() if field.enum else ():
+                    if value in field.enum:
+                        texts[rows[values == value]] = field.enum[value]
+            return self._pa.array(texts, self._pa.string())
 
         return make
 
@@ -262,16 +294,3 @@ def reader(maker: ArrowMaker, batches: Iterable[RecordBatch]) -> Any:
     """A pyarrow.RecordBatchReader over batches: can be read once."""
     pa = pyarrow()
     return pa.RecordBatchReader.from_batches(maker.schema, (maker.make(batch) for batch in batches))
-
-
-def column_names_in(text: str) -> frozenset[str] | None:
-    """Lower-case words of an SQL text that may be column names; None: it may want all columns.
-
-    Too many columns only cost time, too few would be wrong: whatever is not plain is None.
-    """
-    plain = re.sub(r"count\(\s*\*\s*\)", "", text.lower())
-    words = re.findall(r"\w+", plain)
-    from_first = words.count("from") > words.count("select")  # FROM trace: all of it
-    if "*" in plain or from_first or {"natural", "describe", "summarize"} & set(words):
-        return None
-    return frozenset(words) | frozenset(re.findall(r'"([^"]+)"', plain))

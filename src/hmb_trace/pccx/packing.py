@@ -15,6 +15,7 @@ import numpy as np
 from hmb_trace import __version__
 from hmb_trace.catalog.model import Catalog
 from hmb_trace.dumps import sidecar
+from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump, open_dumps
 from hmb_trace.dumps.kinds import Kind, kind_of
 from hmb_trace.dumps.walker import Tally, Walker
@@ -202,13 +203,16 @@ class _Packer:
         return PayloadWriter(self._target, room, checksum, patched=patched)
 
     def run(self, progress: Progress) -> PackResult:
-        take = self._maker.feed if self._maker else self._writer.write
+        maker = self._maker
 
-        def on_bytes(piece: memoryview) -> None:
-            take(piece)
-            progress(len(piece))
+        def on_batch(batch: RecordBatch) -> None:
+            if maker is None:
+                self._writer.write(batch.buffer)
+            else:
+                maker.feed(batch.buffer, batch.cuts - np.uint64(batch.base))
+            progress(len(batch.buffer))
 
-        self._dump.scan(self._walker, partial=self._options.partial, on_bytes=on_bytes)
+        self._dump.scan(self._walker, partial=self._options.partial, on_batch=on_batch)
         counts = self._maker.finish() if self._maker else None
         if self._options.encoding == "flatbuf" and self._maker and not self._maker.sorted:
             self._sort(counts.events if counts else 0)

@@ -82,13 +82,18 @@ class Selection:
         """The records of a dump that meet the conditions; parts outside the time range are
         not read where a sidecar's index allows it. Raises as Dump.batches."""
         spans = spans_of(dump, self.time) if self.time else None
+        left_out: list[RecordBatch] = []
         for batch in dump.batches(max_bytes, partial=partial, walker=walker, spans=spans):
             if self.is_everything:
                 yield batch
                 continue
             mask = self.mask(batch)
             if mask.any():
-                yield batch if mask.all() else batch.select(mask)
+                found = batch if mask.all() else batch.select(mask)
+                yield found.after(left_out)
+                left_out = []
+            elif len(batch.cuts):
+                left_out.append(batch)
 
 
 def _within_seq(batch: RecordBatch, wanted: Range) -> Mask:
