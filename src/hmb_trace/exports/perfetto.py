@@ -106,14 +106,23 @@ def _struct_of(event: Event) -> struct.Struct | None:
     return struct.Struct(text)
 
 
+_Half = tuple[int, int, int, int]  # row, opcode, cpu and firmware time of a begin
+
+
+def _begins(paired: Paired) -> list[_Half]:
+    """The begins that have lost their ends."""
+    found = paired.singles[paired.singles["is_end"] == 0]
+    columns = (found[name].tolist() for name in ("row", "opcode", "cpu", "ts_ns"))
+    return list(zip(*columns, strict=True))
+
+
 class _Ends:
     """What became of the ends of one batch."""
 
     def __init__(self, paired: Paired) -> None:
         self.slices = self._by_row(paired.matches)
         self.uncertain = self._by_row(paired.uncertain)
-        singles = paired.singles
-        self.lost_begins: list[int] = singles["row"][singles["is_end"] == 0].tolist()
+        self.lost_begins = _begins(paired)
 
     @staticmethod
     def _by_row(matches: np.ndarray[Any, Any]) -> dict[int, tuple[int, int, int, int]]:
@@ -133,23 +142,21 @@ class PerfettoCounts:
     counters: int = 0
     unmatched: int = 0  # begins and ends without a partner; written as instants
     uncertain: int = 0  # pairs across a gap, an epoch or a clock step; written as instants
-    bare: int = 0  # slices without arguments
+    bare: int = 0  # slices and begins without arguments
     crowded: int = 0  # slices as instants: too many overlap on their track
     folded: int = 0  # records on the track that values share
     beyond: int = 0  # records whose time Perfetto cannot hold
     invalid: int = 0  # durations that are none; written as instants
-    dropped: int = 0  # begins without an end that there was no room to keep
     losses_left_out: int = 0
 
     def warnings(self) -> list[str]:
         """What a user must know, one line each."""
         texts = {
-            "bare": "slices have no arguments: too many begins were waiting for their ends",
+            "bare": "slices or begins have no arguments: too many begins were waiting for their ends",
             "crowded": "slices are shown as instants: too many overlap on one track",
             "folded": "records are on a track named (others): too many values of a track field",
             "beyond": "records have a time of 2^63 ns or more, which Perfetto cannot show",
             "invalid": "durations are none (negative, all ones, too large): shown as instants",
-            "dropped": "begins without an end are left out: too many were waiting",
             "losses_left_out": "losses are not marked: too many of them",
         }
         counts = {name: getattr(self, name) for name in texts}
@@ -191,6 +198,7 @@ class PerfettoWriter:
         self._row = 0
         self._epoch_of = epoch_of
         self._epochs = self._clocks = 0  # that began after the first
+        self._shift = 0  # from the firmware's clock to the axis, of late
         self._last: int | None = None  # time of the record before, on the axis
         self._gaps: list[SequenceBreak] = []  # of which no row has come yet
         self._losses: list[_LossPlace] = []
@@ -223,8 +231,10 @@ class PerfettoWriter:
             self._last = times[row]
         if len(batch) in steps:
             self._begin_piece(batch.segment, epoch=steps[len(batch)].epoch)
-        for row in ends.lost_begins if ends else ():
-            self._halve(row, " (no end)")
+        if len(batch):
+            self._shift = times[-1] - int(batch.ts_ns[-1])
+        for half in ends.lost_begins if ends else ():
+            self._no_end(half)
         self._row += len(batch)
 
     def _times(self, batch: RecordBatch) -> list[int]:
@@ -245,7 +255,7 @@ class PerfettoWriter:
         elif row in ends.slices:
             self._close(ends.slices[row], ts)
         elif row in ends.uncertain:
-            self._halve(ends.uncertain[row][0], " (uncertain)", unmatched=False)
+            self._halve(ends.uncertain[row][0], " (uncertain)")
             self._instant(seen, ts, " (uncertain)")
             self.counts.uncertain += 1
         else:
@@ -401,15 +411,20 @@ class PerfettoWriter:
         self.counts.bare += begin.seen.payload is None
         self._slice(begin.seen, begin.track, begin.ts, ts)
 
-    def _halve(self, row: int, note: str, *, unmatched: bool = True) -> None:
-        """A begin that is no slice."""
+    def _halve(self, row: int, note: str) -> bool:
+        """A begin that is no slice; False: there was no room to keep it."""
         begin = self._taken(row)
-        if unmatched:
-            self.counts.unmatched += 1
-        if begin is None:
-            self.counts.dropped += 1
-        else:
+        if begin is not None:
             self._instant(begin.seen, begin.ts, note, begin.track)
+        return begin is not None
+
+    def _no_end(self, half: _Half) -> None:
+        row, opcode, cpu, ts_ns = half
+        self.counts.unmatched += 1
+        if not self._halve(row, " (no end)"):
+            self.counts.bare += 1
+            seen = _Seen(self._catalog.get(opcode) if self._catalog else None, opcode, cpu, None)
+            self._instant(seen, ts_ns + self._shift, " (no end)")
 
     # ---- losses ----
 
@@ -440,8 +455,8 @@ class PerfettoWriter:
             told: how many records are missing at a break; 0: none (they are in the rejects).
         """
         if self._pairing is not None:
-            for row in self._pairing.finish().singles["row"].tolist():
-                self._halve(row, " (no end)")
+            for half in _begins(self._pairing.finish()):
+                self._no_end(half)
         self._concerned.append(self._tracks.concerned(_MARKED_TRACKS))
         for place in self._losses:
             lost = told(place.found)
