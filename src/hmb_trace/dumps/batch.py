@@ -20,13 +20,13 @@ class ClockCut(NamedTuple):
 
     Attributes:
         offset: of the first record of the new piece, in its file.
-        ts_before: of the record before it; None: no record, or not known.
+        ts_before: of the record before it.
         ts_after: of that record.
         epoch: a new epoch, and not only another time.
     """
 
     offset: int
-    ts_before: int | None
+    ts_before: int
     ts_after: int
     epoch: bool
 

@@ -121,3 +121,54 @@ def known_steps(segment: Segment) -> tuple[ClockCut, ...]:
     """The clock steps inside a file that its sidecar knows."""
     found = getattr(segment.known, "clock_steps", None) or ()
     return tuple(ClockCut(s.offset, s.ts_before, s.ts_after, False) for s in found)
+
+
+class Elapsed:
+    """How much firmware time passed, summed over the pieces of one clock.
+
+    Either step() for whole batches, with the walker's first and last time at the end, or add() for
+    selected ones.
+    """
+
+    def __init__(self) -> None:
+        self._sum = 0
+        self._begin: int | None = None  # of the piece, where steps alone are known
+        self._stepped = False
+        self._range: tuple[int, int] | None = None  # of the piece, of selected rows
+        self._added = False
+
+    def step(self, steps: Sequence[ClockCut]) -> None:
+        """The clock steps of the next batch."""
+        for step in steps:
+            # Of the first piece the begin is known only at the end.
+            self._sum += step.ts_before - (self._begin or 0)
+            self._begin, self._stepped = step.ts_after, True
+
+    def add(self, batch: RecordBatch) -> None:
+        """The rows of a batch."""
+        self._added = True
+        edges = np.searchsorted(batch.offset, [step.offset for step in batch.steps]).tolist()
+        begins = [0, *edges]
+        for number, (begin, end) in enumerate(zip(begins, [*edges, len(batch)], strict=True)):
+            if number:
+                self._close()
+            times = batch.ts_ns[begin:end]
+            if len(times):
+                low, high = int(times.min()), int(times.max())
+                least, most = self._range or (low, high)
+                self._range = min(low, least), max(high, most)
+
+    def _close(self) -> None:
+        if self._range:
+            self._sum += self._range[1] - self._range[0]
+        self._range = None
+
+    def total(self, walker: Walker) -> int:
+        """Nanoseconds."""
+        if self._added:
+            return self._sum + (self._range[1] - self._range[0] if self._range else 0)
+        if not walker.records:
+            return 0
+        if not self._stepped:
+            return walker.max_ts_ns - walker.min_ts_ns
+        return max(0, self._sum - walker.first_ts_ns + walker.last_ts_ns - (self._begin or 0))

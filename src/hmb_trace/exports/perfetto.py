@@ -16,16 +16,16 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from hmb_trace.catalog.model import DURATION_UNITS, Catalog, Event, Field
+from hmb_trace.catalog.model import Catalog, Event, Field
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.timeaxis import Axis, firmware_axis
 from hmb_trace.dumps.walker import BreakKind, SequenceBreak
 from hmb_trace.exports.perfetto_packets import REALTIME, Packets
 from hmb_trace.exports.perfetto_tracks import Track, Tracks
+from hmb_trace.query.durations import duration_rules, pair_names
 from hmb_trace.query.pairing import Paired, Pairing
 
 _I64 = 1 << 63
-_NOT_KNOWN = (1 << 64) - 1  # what firmware writes for a duration that is not known yet
 _PAYLOAD_ROOM = 32 << 20  # bytes of payloads that wait for the ends of their slices
 _BEGINS_KEPT = 200_000  # begins that wait with their track and time
 _MOST_LOSSES = 10_000
@@ -192,6 +192,9 @@ class PerfettoWriter:
         self._catalog = catalog
         self._axis = axis
         self._pairing = Pairing(catalog) if catalog else None
+        self._names = pair_names(catalog) if catalog else {}
+        self._rules = duration_rules(catalog)
+        self._spans: dict[int, int] = {}  # durations that rows of the batch carry
         self._waiting: dict[int, _Begin] = {}
         self._waiting_bytes = 0
         self._decoders: dict[int, _Decoder] = {}
@@ -219,6 +222,7 @@ class PerfettoWriter:
         steps = dict(zip(step_rows, batch.steps, strict=True))
         paired = self._pairing.feed(batch) if self._pairing else None
         ends = _Ends(paired) if paired else None
+        self._spans = self._carried(batch)
         opcodes, cpus = batch.opcode.tolist(), batch.cpu.tolist()
         events = self._catalog.events if self._catalog else {}
         for row, (opcode, cpu) in enumerate(zip(opcodes, cpus, strict=True)):
@@ -249,7 +253,7 @@ class PerfettoWriter:
         """Write a record, or keep it as one half of a slice."""
         event = seen.event
         if ends is None or event is None or not event.pair or event.kind not in ("begin", "end"):
-            self._record(seen, ts)
+            self._record(seen, ts, row - self._row)
         elif event.kind == "begin":
             self._keep(row, seen, ts)
         elif row in ends.slices:
@@ -275,30 +279,24 @@ class PerfettoWriter:
         parts = [name, f"clock {self._clocks + 1}" if self._clocks else ""]
         self._tracks.begin_piece(f" ({', '.join(filter(None, parts))})")
 
-    def _record(self, seen: _Seen, ts: int) -> None:
+    def _record(self, seen: _Seen, ts: int, row: int) -> None:
         event = seen.event
         if event is not None and event.kind == "counter" and self._counter(event, seen, ts):
             return
-        if event is not None and event.kind == "complete" and event.duration:
-            span = self._span_ns(event, seen)
-            if span is not None:
-                self._slice(seen, self._track_of(seen), ts, ts + span)
-                return
-        self._instant(seen, ts)
+        span = self._spans.get(row)
+        if span is None:
+            self._instant(seen, ts)
+        else:
+            self._slice(seen, self._track_of(seen), ts, ts + span)
 
-    def _span_ns(self, event: Event, seen: _Seen) -> int | None:
-        """The duration that the record carries; None: it is none."""
-        assert self._catalog is not None
-        made = event.field(event.duration)
-        span = made.value(seen.payload or b"") if made else None
-        if not isinstance(span, int):
-            return None
-        unit = DURATION_UNITS[event.duration_unit]
-        value = span * unit if unit else span * 1000 // self._catalog.clock_mhz
-        if span < 0 or span == _NOT_KNOWN or value > _NOT_KNOWN:
-            self.counts.invalid += 1
-            return None
-        return value
+    def _carried(self, batch: RecordBatch) -> dict[int, int]:
+        """The durations that records carry themselves, by row."""
+        found: dict[int, int] = {}
+        for rule in self._rules:
+            carried = rule.of(batch)
+            self.counts.invalid += carried.invalid
+            found.update(zip(carried.rows.tolist(), carried.ns.tolist(), strict=True))
+        return found
 
     def _track_of(self, seen: _Seen) -> Track:
         event = seen.event
@@ -340,8 +338,7 @@ class PerfettoWriter:
             self._instant(seen, begin, f" ({end - begin} ns)", track)
             return
         packet = self.packets.event(begin, self._type.TYPE_SLICE_BEGIN, lane)
-        name = seen.event.name if seen.event else f"{seen.opcode:#06x}"
-        self.packets.name(packet, name.removesuffix("_begin").removesuffix("_BEGIN"))
+        self.packets.name(packet, self._names.get(seen.opcode, f"{seen.opcode:#06x}"))
         self._annotate(packet, seen)
         self.packets.put(packet)
         self.packets.put(self.packets.event(end, self._type.TYPE_SLICE_END, lane))

@@ -18,9 +18,9 @@ from markupsafe import Markup
 
 from hmb_trace import __version__
 from hmb_trace.layout import RecordFlag
+from hmb_trace.query.histogram import LogHistogram
 from hmb_trace.report.counters import Counter
 from hmb_trace.report.gather import FileFacts, Findings, GapFacts
-from hmb_trace.report.loghist import LogHistogram
 from hmb_trace.report.names import Names
 from hmb_trace.report.sample import Kept
 from hmb_trace.units import format_duration, format_size
