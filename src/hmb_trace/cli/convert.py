@@ -128,7 +128,12 @@ def command(
     dump = open_files(files)
     selection = make_selection(dump, catalog, chosen)
     if target == "ctf":
-        _to_ctf(dump, output, selection, catalog, copy=copy, split_cpu=split_cpu, partial=partial)
+        if not selection.is_everything:
+            raise UsageError(
+                "--to ctf takes whole files; select first: hmb-trace filter ... -o part.bin"
+            )
+        made = {"copy": copy, "split_cpu": split_cpu, "partial": partial}
+        _to_ctf(dump, output, catalog, quiet=quiet, **made)
         raise_problems(dump)
         return
     if copy or split_cpu:
@@ -189,28 +194,21 @@ def _to_perfetto(job: _Job, batches: Iterable[RecordBatch]) -> str:
     )
 
 
-def _to_ctf(
-    dump: Dump,
-    output: str,
-    selection: Selection,
-    catalog: Catalog | None,
-    *,
-    copy: bool,
-    split_cpu: bool,
-    partial: bool,
-) -> None:
+def _to_ctf(dump: Dump, output: str, catalog: Catalog | None, *, quiet: bool, **how: bool) -> None:
     from hmb_trace.exports import ctf  # noqa: PLC0415 - only for CTF
 
-    if not selection.is_everything:
-        raise UsageError(
-            "--to ctf takes whole files; select first: hmb-trace filter ... -o part.bin"
-        )
     if output == "-":
         raise UsageError("--to ctf makes a directory; name a new one with -o")
-    made = ctf.export(
-        dump, output, catalog=catalog, copy=copy, split_cpu=split_cpu, partial=partial
+    made = ctf.export(dump, output, catalog=catalog, **how)
+    for line in made.warnings:
+        note(f"warning: {line}")
+    if quiet:
+        return
+    clocks = f", {made.clocks} traces (a clock each)" if made.clocks > 1 else ""
+    note(
+        f"{output}: {made.records} records, {made.streams} streams, {made.linked} of them linked"
+        f"{clocks}"
     )
-    note(f"{output}: {made.records} records, {made.streams} streams, {made.linked} of them linked")
     if made.untyped:
         note(f"payload lengths differ from the catalog, shown as bytes: {', '.join(made.untyped)}")
 

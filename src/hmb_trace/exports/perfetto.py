@@ -152,7 +152,7 @@ class PerfettoCounts:
     def warnings(self) -> list[str]:
         """What a user must know, one line each."""
         texts = {
-            "bare": "slices or begins have no arguments: too many begins were waiting for their ends",
+            "bare": "slices or begins have no arguments: too many begins were waiting",
             "crowded": "slices are shown as instants: too many overlap on one track",
             "folded": "records are on a track named (others): too many values of a track field",
             "beyond": "records have a time of 2^63 ns or more, which Perfetto cannot show",
