@@ -137,11 +137,13 @@ def _own_catalog(name: str) -> Catalog | None:
 
 def make_selection(dump: Dump, catalog: Catalog | None, chosen: dict[str, Any]) -> Selection:
     """What the selection options ask for. Raises UsageError."""
+    time, windows = parse_time(dump, chosen["begin"], chosen["end"])
     return Selection(
         opcodes=parse_opcodes(chosen["opcodes"], catalog),
         cpus=parse_numbers(chosen["cpus"], "cpu", 256),
         flags=parse_flags(chosen["flags"]),
         seq=parse_range(chosen["seq"], "seq") if chosen["seq"] else None,
-        time=parse_time(dump, chosen["begin"], chosen["end"]),
+        time=time,
+        windows=windows,
         where=[Expression(text, catalog) for text in chosen["where"]],
     )

@@ -10,7 +10,6 @@ import numpy as np
 
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump
-from hmb_trace.dumps.knowledge import sidecar_of
 from hmb_trace.dumps.timeaxis import Axis, host_axis
 from hmb_trace.errors import UsageError
 from hmb_trace.exports.arrow import Maker, pyarrow
@@ -33,7 +32,7 @@ class _Places:
 
     def epoch(self, batch: RecordBatch) -> Any:
         if batch.segment not in self._epochs:
-            known = sidecar_of(self._dump.segments[batch.segment])
+            known = self._dump.segments[batch.segment].known
             self._epochs[batch.segment] = known.epoch if known else None
         epoch = self._epochs[batch.segment]
         return self._pa.array(
