@@ -63,14 +63,19 @@ static void note_index(struct pass *pass)
 	emit(pass, HMB_EV_INDEX, pass->cursor, state, sizeof(*state));
 }
 
-/* A head is worth remembering once what it had published is drained: see most_unread(). */
+/*
+ * A new head is worth remembering once what the one before had published is drained, and the
+ * latest tail that stood beside it: see most_unread().
+ */
 static void note_look(struct pass *pass)
 {
 	struct hmb_look *look = pass->state->look;
 
-	if (!reached(pass->cursor, look[0].head))
-		return;
-	look[1] = look[0];
+	if (look[0].head != pass->head) {
+		if (!reached(pass->cursor, look[0].head))
+			return;
+		look[1] = look[0];
+	}
 	look[0] = (struct hmb_look){ .head = pass->head, .tail = pass->start };
 }
 
@@ -164,8 +169,10 @@ int64_t hmb_collect_upto(const struct hmb_ring *ring, struct hmb_state *state,
 
 	observe_flags(&pass, __atomic_load_n(&ring_header(ring)->flags, __ATOMIC_RELAXED));
 	observe_reserved(&pass);
-	if (head == state->tail)
+	if (head == state->tail) {
+		note_look(&pass);
 		return 0;
+	}
 	err = take_window(&pass, header_tail);
 	if (err)
 		return err;

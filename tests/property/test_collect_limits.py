@@ -14,6 +14,7 @@ from cffi import FFI
 from hmb_trace import _core
 from hmb_trace._core import ffi, lib
 from hmb_trace.testing import RingBuilder, marker, record, without_tail
+from tests.conftest import native_build
 from tests.oracle.native import NativeConsumer, decode_events
 from tests.oracle.wire import M64
 
@@ -30,7 +31,7 @@ def collect_upto() -> Iterator[Any]:
     """The pass under a head that the caller has seen: ring memory may be newer than it."""
     more = FFI()
     more.cdef(_core._api_text() + UPTO)
-    private = more.dlopen(str(_core._PATH))
+    private = more.dlopen(str(native_build("inside.so")))
 
     def call(consumer: NativeConsumer, sink: Any, head: int) -> int:
         at = [
