@@ -144,11 +144,13 @@ class Dump:
 
     Attributes:
         segments: the files, in order.
+        directories: the dump sets among what was opened.
         problems: what a pass with partial=True met, one DumpError for each bad file.
     """
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
+    def __init__(self, segments: Sequence[Segment], directories: Sequence[Path] = ()) -> None:
         self.segments = list(segments)
+        self.directories = list(directories)
         self.problems: list[DumpError] = []
 
     def batches(
@@ -184,17 +186,20 @@ class Dump:
         partial: bool = False,
         on_bytes: Callable[[memoryview], object] | None = None,
         on_batch: Callable[[RecordBatch], object] | None = None,
+        spans: Sequence[Span] | None = None,
     ) -> None:
         """Count everything into the walker without making columns (fastest).
 
         Args:
             on_bytes: called with the bytes of the records, piece by piece.
             on_batch: the same with a batch without rows, for its bytes and its cuts.
+            spans: the parts wanted; None: all.
 
         Raises:
             DumpError, HmbTraceError: as batches.
         """
-        for batch in self._run(_Pass(walker, DEFAULT_BATCH, False, False), partial=partial):
+        wanted = _Pass(walker, DEFAULT_BATCH, False, False)
+        for batch in self._run(wanted, partial=partial, spans=spans):
             if on_bytes:
                 on_bytes(batch.buffer)
             if on_batch:
@@ -219,9 +224,15 @@ class Dump:
         continues = index > 0 and not span.begin and segment.continues(self.segments[index - 1])
         wanted.walker.begin_segment(index, span.begin, continues=continues)
         pieces.begin(index, span.begin, continues=continues)
+        whole = not span.begin and span.end is None
         source = segment.open()
         try:
             yield from _SegmentReader(segment, source, wanted, pieces).batches(span)
+        except DumpError as error:
+            wanted.walker.end_segment(whole=whole, fault=error)
+            raise
+        else:
+            wanted.walker.end_segment(whole=whole, fault=None)
         finally:
             source.close()
 
@@ -256,11 +267,12 @@ def open_dump(path: str | os.PathLike[str] | BinaryIO) -> Dump:
         NoInputError: nothing there.
     """
     if isinstance(path, (str, os.PathLike)):
-        return Dump(_segments.of_paths([os.fspath(path)]))
+        return open_dumps([os.fspath(path)])
     name = str(getattr(path, "name", "stream"))
     return Dump([Segment(name, None, Kind.STREAM, path)])
 
 
-def open_dumps(paths: Sequence[str | Path]) -> Dump:
+def open_dumps(paths: Sequence[str | os.PathLike[str]]) -> Dump:
     """Open several dumps as one stream, in the order given. Raises as open_dump."""
-    return Dump(_segments.of_paths([os.fspath(path) for path in paths]))
+    directories = [Path(path) for path in paths if str(path) != "-" and Path(path).is_dir()]
+    return Dump(_segments.of_paths([os.fspath(path) for path in paths]), directories)

@@ -31,7 +31,7 @@ _TALLIES = {
     "payload_log2": 65,
     "interval_log2": 65,
 }
-_BREAK_DTYPE = np.dtype(
+BREAK_DTYPE = np.dtype(
     [
         ("offset", "u8"),
         ("ts_ns", "u8"),
@@ -47,7 +47,7 @@ NO_CUTS = np.empty(0, np.uint64)
 _BREAKS_AT_ONCE = 4096
 _POINTERS = {1: "uint8_t *", 2: "uint16_t *", 4: "uint32_t *", 8: "uint64_t *"}
 
-if ffi.sizeof("struct hmb_break") != _BREAK_DTYPE.itemsize:
+if ffi.sizeof("struct hmb_break") != BREAK_DTYPE.itemsize:
     raise ImportError("struct hmb_break: C and numpy disagree about its size")
 
 
@@ -148,7 +148,7 @@ class Walker:
         self.segment = 0
         self.marks: list[tuple[int, int, int]] = []  # segment, gaps and lost when it began
         self.cuts: npt.NDArray[np.uint64] = NO_CUTS
-        self._items = np.empty(_BREAKS_AT_ONCE, _BREAK_DTYPE)
+        self._items = np.empty(_BREAKS_AT_ONCE, BREAK_DTYPE)
 
     def __getattr__(self, name: str) -> int:
         if name == "c":
@@ -167,6 +167,12 @@ class Walker:
         if not continues:
             self.c.have_seq = 0
             self.c.markers.seen = 0
+
+    def end_segment(self, *, whole: bool, fault: Exception | None) -> None:
+        """The file begun last was read as far as was asked; for walkers that keep accounts.
+
+        whole: from its begin to its end, or to the fault.
+        """
 
     def walk(self, data: Bytes, *, columns: bool = False, markers: bool = False) -> Walked:
         """Walk data from the current offset, as far as whole records go.

@@ -249,3 +249,13 @@ def _content_size(head: bytes) -> int | None:
     with contextlib.suppress(zstandard.ZstdError):
         return int(zstandard.get_frame_parameters(head).content_size)
     return None
+
+
+def content_size(path: Path) -> int | None:
+    """Bytes that a compressed file becomes, by its seek table; None where it has none."""
+    try:
+        with path.open("rb") as file:
+            sizes = _read_table(file.fileno())
+    except OSError:
+        return None
+    return sum(size for _, size in sizes) if sizes else None

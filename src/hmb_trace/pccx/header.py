@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, TypeVar
 
+from hmb_trace.dumps import packaged
 from hmb_trace.errors import InvalidDataError
 
-HEADER_MAX = 64 << 20  # bytes of JSON (SPEC P3)
 FORMAT_MINOR = 1
-EXTRA_KEY = "hmb_trace"  # our own object in the header (SPEC P7)
+HEADER_MAX = packaged.HEADER_MAX
+EXTRA_KEY = packaged.EXTRA_KEY
 
 _MOST_VALUES = 1 << 20  # in a header: more would take minutes and gigabytes to parse
 _U8, _U32, _U64 = (1 << 8) - 1, (1 << 32) - 1, (1 << 64) - 1
