@@ -133,8 +133,14 @@ def test_u64_is_exact_whatever_else_the_batch_holds(text: str, values: list[int]
 @settings(max_examples=150, deadline=None)
 def test_arithmetic_equals_python(sign: str, values: list[int], other: int) -> None:
     python: dict[str, Any] = {
-        "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv,
-        "%": operator.mod, "&": operator.and_, "|": operator.or_, "^": operator.xor,
+        "+": operator.add,
+        "-": operator.sub,
+        "*": operator.mul,
+        "//": operator.floordiv,
+        "%": operator.mod,
+        "&": operator.and_,
+        "|": operator.or_,
+        "^": operator.xor,
     }
     batch = batch_of(*((4, bytes(12) + struct.pack("<q", value)) for value in values))
     for i, value in enumerate(values):

@@ -15,11 +15,12 @@ from hmb_trace.cli._options import (
     CSV_SAFE,
     load_catalog,
     make_selection,
+    open_files,
     selection_options,
 )
 from hmb_trace.cli._shared import FILES, PARTIAL, notes_to_stderr, raise_problems
 from hmb_trace.dumps.batch import RecordBatch
-from hmb_trace.dumps.dump import Dump, open_dump, open_dumps
+from hmb_trace.dumps.dump import Dump, open_dump
 from hmb_trace.dumps.follow import follow
 from hmb_trace.dumps.timeaxis import Axis, axis_of
 from hmb_trace.errors import UsageError
@@ -76,7 +77,7 @@ def command(
     if following:
         follow_set(_live_directory(files, clock), listing, chosen, limit=limit, output=output)
         return
-    dump = open_dumps(files)
+    dump = open_files(files)
     selection = make_selection(dump, catalog, chosen)
     batches = selection.batches(dump, partial=partial)
     with output_file(output, inputs=files) as out:

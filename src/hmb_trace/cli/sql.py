@@ -17,11 +17,11 @@ from hmb_trace.cli._options import (
     CSV_SAFE,
     load_catalog,
     make_selection,
+    open_files,
     selection_options,
 )
 from hmb_trace.cli._shared import PARTIAL, json_line, notes_to_stderr, raise_problems, table
 from hmb_trace.commandline import SIZE
-from hmb_trace.dumps.dump import open_dumps
 from hmb_trace.escapes import printable
 from hmb_trace.query.sql import Session
 
@@ -75,7 +75,7 @@ def command(
     """
     notes_to_stderr()
     catalog = load_catalog(catalog_path, files)
-    dump = open_dumps(files)
+    dump = open_files(files)
     selection = make_selection(dump, catalog, chosen)
     with Session(
         dump,

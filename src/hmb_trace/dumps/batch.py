@@ -123,6 +123,11 @@ class RecordBatch:
             )
         return out
 
+    def offset_rows(self, offsets: Sequence[int]) -> list[int]:
+        """The first row at or behind each of some offsets in the file; len(self): none is."""
+        found: list[int] = np.searchsorted(self.offset, np.array(offsets, "u8")).tolist()
+        return found
+
     def cut_rows(self) -> npt.NDArray[np.uint64]:
         """Rows before which a new piece begins; len(self): after the last."""
         return np.searchsorted(self.offset, self.cuts).astype("u8")

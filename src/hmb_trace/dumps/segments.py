@@ -15,6 +15,7 @@ from hmb_trace.dumps.kinds import Kind, kind_of
 from hmb_trace.dumps.packaged import Packaged
 from hmb_trace.dumps.sidecar import Damaged, Missing, Sidecar
 from hmb_trace.dumps.sources import Source
+from hmb_trace.dumps.stdin import spooled_stdin
 from hmb_trace.errors import InvalidDataError, NoInputError, from_os_error
 
 log = logging.getLogger("hmb_trace")
@@ -196,7 +197,9 @@ def of_paths(paths: Iterable[str]) -> list[Segment]:
 
     found: list[Segment] = []
     for path in paths:
-        if path == "-":
+        if path == "-" and kind_of(path) is Kind.PCCX:
+            found.append(Segment("standard input", spooled_stdin(), Kind.PCCX))
+        elif path == "-":
             found.append(Segment("standard input", None, Kind.STREAM, sys.stdin.buffer))
         elif Path(path).is_dir():
             found += of_directory(Path(path))

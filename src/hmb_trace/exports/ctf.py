@@ -22,11 +22,11 @@ from hmb_trace.catalog.model import Catalog, Event
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump, Span
 from hmb_trace.dumps.kinds import Kind
-from hmb_trace.dumps.knowledge import clock_pairs
 from hmb_trace.dumps.segments import Segment
 from hmb_trace.dumps.sources import StreamSource
 from hmb_trace.errors import CannotCreateError, InvalidDataError, UsageError, from_os_error
-from hmb_trace.exports.tsdl import Declaration, free_name, metadata_text
+from hmb_trace.exports.ctf_clocks import ClockPiece, ClockPieces, too_late
+from hmb_trace.exports.tsdl import Declaration, about_dump, free_name, metadata_text
 from hmb_trace.layout import RecordFlag
 
 MOST_SPLITS = 64  # streams that one file may be split into before --split-cpu is asked for
@@ -36,7 +36,7 @@ _PIECE = 1 << 20  # bytes copied at once
 
 @dataclass
 class _Opcodes:
-    """What the scan learns about every opcode: payload lengths of records, and which are markers."""
+    """What the scan learns of every opcode: payload lengths of records, and which are markers."""
 
     least: np.ndarray[tuple[int], np.dtype[np.int64]] = field(
         default_factory=lambda: np.full(_OPCODES, 1 << 16, "i8")
@@ -109,9 +109,10 @@ class _Opcodes:
 
 @dataclass
 class _Stream:
-    """A stream file to be: bytes begin..end of a file of the dump (-1: to the end)."""
+    """A stream file to be: bytes begin..end of a file of the dump."""
 
     segment: int
+    piece: int
     begin: int = 0
     end: int = 0
 
@@ -124,6 +125,8 @@ class CtfResult:
         streams: files in the trace.
         linked: of them, hard or symbolic links.
         untyped: names of catalog events whose payloads are bare bytes, since lengths differ.
+        clocks: pieces of the firmware's clock; of more than one, each is a trace in a directory.
+        warnings: one line each.
     """
 
     streams: int
@@ -131,6 +134,8 @@ class CtfResult:
     records: int
     wrap_markers: int
     untyped: list[str]
+    clocks: int
+    warnings: list[str]
 
 
 def export(
@@ -160,13 +165,21 @@ def export(
         plan.scan(partial)
         plan.place()
         declared = list(plan.opcodes.declarations(catalog))
-        pairs = clock_pairs(dump)
-        offset = pairs[0].host_ns - pairs[0].ts_ns if pairs else 0
-        text = metadata_text(declared, offset_ns=offset, dump=dump)
-        (folder / "metadata").write_text(text, encoding="utf-8")
+        for piece in plan.pieces:
+            text = metadata_text(declared, offset_ns=piece.offset_ns(dump), env=plan.about(piece))
+            (plan.folder_of(piece.number) / "metadata").write_text(text, encoding="utf-8")
+        plan.flatten()
     events = catalog.events if catalog else {}
     untyped = [d.name for d in declared if _is_untyped(d, events.get(d.opcode))]
-    return CtfResult(plan.made, plan.linked, plan.records, plan.markers, untyped)
+    return CtfResult(
+        plan.made,
+        plan.linked,
+        plan.records,
+        plan.markers,
+        untyped,
+        clocks=len(plan.pieces),
+        warnings=plan.warnings(),
+    )
 
 
 def _is_untyped(declared: Declaration, event: Event | None) -> bool:
@@ -205,51 +218,121 @@ class _Plan:
         self.copy = copy
         self.opcodes = _Opcodes()
         self.streams: list[_Stream] = []
-        self.records = self.markers = self.made = self.linked = 0
-        self._by_cpu = _ByCpu(self.new_file, self.opcodes) if split_cpu else None
+        self.records = self.markers = self.made = self.linked = self.late = 0
+        self._clocks = ClockPieces()
+        self._split_cpu = split_cpu
+        self._by_cpu: _ByCpu | None = None
+        self._by_cpu_piece = -1
+        self._last: int | None = None  # time of the record before, in the same stream
         self._spools: dict[int, BinaryIO] = {}
         self._marked: set[int] = set()  # files that hold wrap markers
 
+    @property
+    def pieces(self) -> list[ClockPiece]:
+        """Of the clock; each becomes a trace."""
+        return self._clocks.all
+
     def scan(self, partial: bool) -> None:
-        """The one pass: opcodes and lengths, and where the clock goes back."""
-        last: int | None = None
+        """The one pass: opcodes and lengths, and where the clock goes back or is another."""
         for batch in self.dump.batches(markers=True, partial=partial):
             self.opcodes.add(batch)
-            marks = int(np.count_nonzero(batch.flags & 1))
-            self.markers += marks
-            if marks:
-                self._marked.add(batch.segment)
-            self.records += len(batch) - marks
-            if self._by_cpu:
-                self._by_cpu.add(batch.without_markers())
-                continue
-            if not self.streams or self.streams[-1].segment != batch.segment:
-                self.streams.append(_Stream(batch.segment))
-                last = None
-            last = self._split(batch, last)
-            self._spool(batch)
-        if self._by_cpu:
-            self.made = self._by_cpu.finish()
+            self._count(batch)
+            parts = self._clocks.split(batch)
+            ends = [*(begin for _, begin, _ in parts[1:]), batch.base + len(batch.buffer)]
+            for (piece, begin, part), end in zip(parts, ends, strict=True):
+                if self._split_cpu:
+                    self._cpus(piece.number).add(part.without_markers())
+                else:
+                    self._split(piece.number, begin, part, end)
+            if not self._split_cpu:
+                self._spool(batch)
+        self._end_cpus()
 
-    def _split(self, batch: RecordBatch, last: int | None) -> int:
-        times = batch.ts_ns
+    def _count(self, batch: RecordBatch) -> None:
+        marks = int(np.count_nonzero(batch.flags & RecordFlag.WRAP_MARKER))
+        self.markers += marks
+        self.records += len(batch) - marks
+        self.late += too_late(batch)
+        if marks:
+            self._marked.add(batch.segment)
+
+    def _cpus(self, piece: int) -> _ByCpu:
+        if self._by_cpu is None or piece != self._by_cpu_piece:
+            self._end_cpus()
+            self._by_cpu_piece = piece
+            self._by_cpu = _ByCpu(lambda name: self._free(piece, name).open("wb"), self.opcodes)
+        return self._by_cpu
+
+    def _end_cpus(self) -> None:
+        if self._by_cpu is not None:
+            self.made += self._by_cpu.finish()
+        self._by_cpu = None
+
+    def folder_of(self, piece: int) -> Path:
+        """Where the trace of a piece is made."""
+        folder = self.folder / f"clock-{piece + 1:03d}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def flatten(self) -> None:
+        """A dump of one clock is one trace: without a directory around it."""
+        if len(self.pieces) > 1:
+            return
+        inner = self.folder_of(0)
+        for path in inner.iterdir():
+            path.rename(self.folder / path.name)
+        inner.rmdir()
+
+    def about(self, piece: ClockPiece) -> dict[str, str | int]:
+        """The environment of a piece's trace."""
+        found = about_dump(self.dump, list(piece.ranges))
+        if (epoch := piece.epoch(self.dump)) is not None:
+            found["epoch"] = epoch
+        if len(self.pieces) > 1:
+            found |= {"clock_piece": piece.number + 1, "clock_pieces": len(self.pieces)}
+        return found
+
+    def warnings(self) -> list[str]:
+        """What a user must know, one line each."""
+        found = []
+        if self.late:
+            found.append(
+                f"{self.late} records have a time of 2^63 ns or more: CTF readers stop at the first"
+            )
+        known = [piece.offset_ns(self.dump) is not None for piece in self.pieces]
+        if len(known) > 1 and not all(known):
+            found.append(
+                f"{len(known)} clocks (epochs, clock steps), {known.count(False)} of them without "
+                "a pair to the host's clock: their times cannot be compared, read them one by one"
+            )
+        return found
+
+    def _split(self, piece: int, begin: int, part: RecordBatch, end: int) -> None:
+        """Bytes begin..end of a file belong to streams in which no time goes back."""
+        stream = self.streams[-1] if self.streams else None
+        if stream is None or (stream.segment, stream.piece) != (part.segment, piece):
+            self._open(part.segment, piece, begin)
+        times = part.ts_ns
         back = (np.flatnonzero(times[1:] < times[:-1]) + 1).tolist()
-        if last is not None and len(times) and int(times[0]) < last:
+        if self._last is not None and len(times) and int(times[0]) < self._last:
             back.insert(0, 0)
         for row in back:
-            self.streams[-1].end = int(batch.offset[row])
-            if row:
-                self.opcodes.note_last(len(self.streams), batch, row)
-            self.streams.append(_Stream(batch.segment, int(batch.offset[row])))
-        self.streams[-1].end = batch.base + len(batch.buffer)
-        if len(batch):
-            self.opcodes.note_last(len(self.streams), batch, len(batch))
+            self.streams[-1].end = int(part.offset[row])
+            self.opcodes.note_last(len(self.streams), part, row)
+            self._open(part.segment, piece, int(part.offset[row]))
+        self.streams[-1].end = end
+        self.opcodes.note_last(len(self.streams), part, len(part))
+        if len(times):
+            self._last = int(times[-1])
         if len(self.streams) > MOST_SPLITS * len(self.dump.segments):
             raise UsageError(
-                f"{batch.path}: the clock goes back more than {MOST_SPLITS} times, and that of a "
+                f"{part.path}: the clock goes back more than {MOST_SPLITS} times, and that of a "
                 "CTF stream must not; use --split-cpu if the cores' clocks differ"
             )
-        return int(times[-1]) if len(times) else (last or 0)
+
+    def _open(self, segment: int, piece: int, begin: int) -> None:
+        self.streams.append(_Stream(segment, piece, begin, begin))
+        self._last = None
 
     def _spool(self, batch: RecordBatch) -> None:
         """A pipe or compressed file is read once: its bytes are kept as they pass."""
@@ -273,7 +356,7 @@ class _Plan:
             self.made += 1
             if self._may_link(stream, segment):
                 self.linked += 1
-                _link(segment, self._name(segment))
+                _link(segment, self._name(stream, segment))
             else:
                 self._copy(stream, segment)
         for index, spool in self._spools.items():
@@ -290,27 +373,23 @@ class _Plan:
     def _holds_markers_to_drop(self, stream: _Stream) -> bool:
         return self.opcodes.ambiguous and stream.segment in self._marked
 
-    def _name(self, segment: Segment) -> Path:
+    def _name(self, stream: _Stream, segment: Segment) -> Path:
         base = segment.path.name if segment.path else "stream"
         for ending in (".part", ".zst", ".pccx"):
             base = base.removesuffix(ending)
-        return self._free(base if base not in ("metadata", "") else f"{base}.bin")
+        return self._free(stream.piece, base if base not in ("metadata", "") else f"{base}.bin")
 
-    def _free(self, name: str) -> Path:
-        number = 1
-        path = self.folder / name
+    def _free(self, piece: int, name: str) -> Path:
+        folder = self.folder_of(piece)
+        path, number = folder / name, 1
         while path.exists():
-            path = self.folder / f"{name}.{number}"
+            path = folder / f"{name}.{number}"
             number += 1
         return path
 
-    def new_file(self, name: str) -> BinaryIO:
-        """A stream file that is written, not linked."""
-        return self._free(name).open("wb")
-
     def _copy(self, stream: _Stream, segment: Segment) -> None:
         spool = self._spools.get(stream.segment)
-        with self._name(segment).open("wb") as out:
+        with self._name(stream, segment).open("wb") as out:
             if spool is not None:
                 spool.seek(0)
                 segment = Segment(segment.name, None, Kind.STREAM, spool)
