@@ -71,13 +71,13 @@ def command(
       hmb-trace-daemon --device /dev/nvme0-hmbtrace --output - | hmb-trace decode -
     """
     notes_to_stderr()
-    catalog = load_catalog(catalog_path, files)
+    dump = None if following else open_files(files)
+    catalog = load_catalog(catalog_path, files, dump)
     columns = [name.strip() for name in fields.split(",")] if fields else []
     listing = Listing(Style(form, clock, payload, columns, csv_safe), catalog)
-    if following:
+    if dump is None:
         follow_set(_live_directory(files, clock), listing, chosen, limit=limit, output=output)
         return
-    dump = open_files(files)
     selection = make_selection(dump, catalog, chosen)
     batches = selection.batches(dump, partial=partial)
     with output_file(output, inputs=files) as out:

@@ -65,7 +65,7 @@ class ClockPiece:
 
 def _part_of(known: Sidecar, pair: ClockPair) -> int:
     """How many steps of the clock in its file were seen before the pair was taken."""
-    steps = getattr(known, "clock_steps", ())
+    steps = known.clock_steps or ()
     return sum(1 for step in steps if step.host_ns <= pair.host_ns)
 
 
