@@ -87,9 +87,11 @@ def test_cursors_r2_that_turn_invalid_take_nothing(at: int, value: int) -> None:
     assert_nothing_taken(consumer, errno.ESTALE if at == TAIL_AT else errno.EILSEQ)
 
 
-@pytest.mark.parametrize(("at", "value"), [(0, 0), (8, 128), (TAIL_AT, 8)])
+@pytest.mark.parametrize(
+    ("at", "value"), [(0, 0), (4, 2), (4, 0), (8, 128), (12, 128), (TAIL_AT, 8)]
+)
 def test_reinitialised_r6_takes_nothing(at: int, value: int) -> None:
-    """magic, ring_size or tail is not what we left there."""
+    """magic, version, ring_size, record_area_off or tail is not what we left there."""
     consumer = consumer_of(filled())
     struct.pack_into("<I", consumer.region, at, value)
     assert_nothing_taken(consumer, errno.ESTALE)
