@@ -23,7 +23,11 @@ from hmb_trace.dumps import sidecar
 LIST_MAX = 10_000  # entries of a list in a sidecar; the counts know no limit
 _INDEX_MAX = 4096
 _HEAD_BYTES = 64 * 4096  # so many records of the largest size
-_NO_SEQ = 1 << 32
+_GAP_CAUSES = {
+    lib.HMB_GAP_REJECTS: "rejects",
+    lib.HMB_GAP_OVERFLOW: "ring-overflow",
+    lib.HMB_GAP_SKIPPED: "firmware-skipped",
+}
 _Item = TypeVar("_Item")
 # Notes after which the first gap has a cause of its own.
 _GAP_AFTER = {
@@ -117,23 +121,20 @@ class Lists:
                 ts_ns=entry.ts_ns,
                 host_ns=entry.host_ns,
                 cause=self._gap_cause(entry),
-                confirmed=not entry.reason & _GAP_UNCONFIRMED,
+                confirmed=not entry.reason & lib.HMB_UNCONFIRMED,
             ),
         )
 
     def _gap_cause(self, entry: LogEntry) -> str:
         """Why records are missing here, as far as anybody can tell."""
-        if not entry.c and entry.d:
+        why = _GAP_CAUSES.get(entry.reason & ~lib.HMB_UNCONFIRMED, "unexplained")
+        if why == "rejects" or (not entry.c and entry.d):
             return "rejects"
-        why = entry.reason & _GAP_WHY
-        overflow = self._in_episode or why == _GAP_FULL
         if self._gap_after and entry.host_ns >= self._gap_after[0]:
             cause, self._gap_after = self._gap_after[1], None
-            if cause != "daemon-down" or why != _GAP_ROOM:
+            if cause != "daemon-down" or why != "firmware-skipped":
                 return cause
-        if overflow:
-            return "ring-overflow"
-        return "firmware-skipped" if why == _GAP_ROOM else "unexplained"
+        return "ring-overflow" if self._in_episode else why
 
     def _reject(self, entry: LogEntry) -> None:
         self.reject_entries += 1
@@ -147,7 +148,7 @@ class Lists:
         step = sidecar.ClockStep(
             offset=self._offset(entry),
             ts_before=entry.a,
-            ts_after=entry.b,
+            ts_after=entry.ts_ns,
             host_ns=entry.host_ns,
             step_ns=_signed(entry.c),
             error_ns=entry.d,
@@ -258,12 +259,6 @@ class Lists:
         self._append(self.notes, note)
 
 
-# Bits of a gap event's reason (enum hmb_gap_reason).
-_GAP_WHY = 3
-_GAP_ROOM: int = getattr(lib, "HMB_GAP_ROOM", 1)
-_GAP_FULL: int = getattr(lib, "HMB_GAP_FULL", 2)
-_GAP_UNCONFIRMED: int = getattr(lib, "HMB_GAP_UNCONFIRMED", 4)
-
 _HANDLERS: dict[int, Callable[[Lists, LogEntry], None]] = {
     lib.HMB_EV_INDEX: Lists._index,
     lib.HMB_EV_GAP: Lists._gap,
@@ -274,10 +269,8 @@ _HANDLERS: dict[int, Callable[[Lists, LogEntry], None]] = {
     lib.HMB_EV_STATE: Lists._state,
     lib.HMB_EV_LOSS_BEFORE: Lists._loss_before,
     lib.HMB_EV_LOSS_UNKNOWN: Lists._loss_unknown,
+    lib.HMB_EV_CLOCK_STEP: Lists._clock_step,
 }
-if hasattr(lib, "HMB_EV_CLOCK_STEP"):
-    _HANDLERS[lib.HMB_EV_CLOCK_STEP] = Lists._clock_step
-
 
 def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
