@@ -400,7 +400,7 @@ class Daemon:
             self._do_reload()
 
     def _on_ending_signal(self) -> None:
-        """The first drains and seals, the second does not wait for the disk, the third for the ring."""
+        """The first drains and seals; the second waits for no disk, the third for no ring."""
         self._ending_signals += 1
         if self._ending_signals > 1:
             self._give_up()

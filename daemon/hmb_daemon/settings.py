@@ -162,7 +162,7 @@ class Option:
     reloadable: bool = False
 
 
-def _option(help: str, **more: Any) -> Any:  # noqa: A002 - the name that click has for it
+def _option(help: str, **more: Any) -> Any:
     """A field with its option; the field's own default is what the option's default text means."""
     option = Option(help, **more)
     value: Any = None
@@ -171,20 +171,20 @@ def _option(help: str, **more: Any) -> Any:  # noqa: A002 - the name that click 
     return field(default=value, metadata={"option": option})
 
 
-def _choice(help: str, default: enum.StrEnum, **more: Any) -> Any:  # noqa: A002 - as above
+def _choice(help: str, default: enum.StrEnum, **more: Any) -> Any:
     option = Option(help, default=default.value, **more)
     return field(default=default, metadata={"option": option})
 
 
-def _flag(help: str) -> Any:  # noqa: A002 - as above
+def _flag(help: str) -> Any:
     return field(default=False, metadata={"option": Option(help)})
 
 
-def _size(help: str, **more: Any) -> Any:  # noqa: A002 - as above
+def _size(help: str, **more: Any) -> Any:
     return _option(help, **{"parse": units.parse_size, "metavar": "SIZE", **more})
 
 
-def _time(help: str, **more: Any) -> Any:  # noqa: A002 - as above
+def _time(help: str, **more: Any) -> Any:
     return _option(help, **{"parse": units.parse_duration, "metavar": "TIME", **more})
 
 

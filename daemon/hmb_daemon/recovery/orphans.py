@@ -192,11 +192,11 @@ class Sealer:
         else:
             os.ftruncate(fd, parts[-1].end if parts else 0)  # zeros were reserved, never written
             os.fsync(fd)
-        walk, digest = _walk(fd)
+        walk, _ = walked = _walk(fd)
         rejected = sum(part.end - part.start for part in damaged)
         # Beyond the first damage the log's offsets are no longer those of the file.
         known = damaged[0].start if damaged else int(walk.offset)
-        side = self._describe(orphan.found, walk, digest, kept, rejected, known)
+        side = self._describe(orphan.found, walked, kept, rejected, known)
         publish(place, name, side.encode(), rejects=kept.entries > 0, sync=lambda: _sync(place))
         if fd != orphan.fd:
             os.close(fd)
@@ -212,14 +212,9 @@ class Sealer:
         return side
 
     def _describe(
-        self,
-        found: names.Found,
-        walk: Any,
-        digest: str,
-        kept: _Rejects,
-        rejected: int,
-        known: int,
+        self, found: names.Found, walked: tuple[Any, str], kept: _Rejects, rejected: int, known: int
     ) -> Sidecar:
+        walk, digest = walked
         lists, begin = _read_log(self._directory, found.name, known)
         counted = _counted(walk, lists, kept.entries, rejected)
         builder = SidecarBuilder(found.name + names.BIN, found.number, self._origin, self._cause)

@@ -52,8 +52,8 @@ class LabelLock:
             pid = lock_holder(fd)
             os.close(fd)
             raise BusyError(
-                f"{self.path.parent} is being written by {f'pid {pid}' if pid else 'another daemon'}"
-                f" with this label; two captures in one directory need different names: give "
+                f"{self.path.parent} is being written with this label by "
+                f"{f'pid {pid}' if pid else 'another daemon'}; two captures in one directory need different names: give "
                 "another --label"
             ) from error
         except OSError as error:
