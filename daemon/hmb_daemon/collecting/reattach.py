@@ -13,7 +13,7 @@ from hmb_trace.errors import AbiTooNewError, HmbTraceError, NoInputError
 from hmb_trace.live.ring import SHM_SCHEME, Ring, attach
 
 _INVALID_S = 0.1
-_TOO_NEW_S = 2.0
+_TOO_NEW_S = 0.5
 
 
 def _place(path: str) -> Path:
@@ -83,7 +83,7 @@ class Reconnector:
             self._say(error)
             newer = isinstance(error, AbiTooNewError)
             self._too_new_since = (self._too_new_since or time.monotonic()) if newer else None
-            if self.missing:
+            if self.missing and not self.too_new_for_good():
                 return Finding.NOTHING, None
             return (Finding.TOO_NEW if newer else Finding.NO_RING), None
         return Finding.RING, self._ring

@@ -55,8 +55,8 @@ class LogFile:
         self.fd = fd
 
     def open_if_there(self) -> None:
-        """Open it where an earlier daemon made it."""
-        if self.size or self._place.stat(self._name):
+        """Open it where an earlier daemon made it, and has not renamed it yet."""
+        if self._place.stat(self._name):
             self.open()
 
     def append(self, data: bytes) -> None:
