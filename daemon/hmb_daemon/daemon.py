@@ -249,9 +249,7 @@ class Daemon:
             changed=self._waker.wake,
         )
         if settings.control:
-            self._control = ControlSocket(
-                settings.control, self._selector, self._answer, self.log
-            )
+            self._control = ControlSocket(settings.control, self._selector, self._answer, self.log)
             self._cleanup.callback(self._control.close)
         if settings.metrics:
             from hmb_daemon.host.metrics import MetricsServer  # noqa: PLC0415 - optional package
@@ -556,5 +554,3 @@ class Daemon:
         if level not in list(LogLevel):
             raise ValueError(f"level: found {level!r}, expected one of: {', '.join(LogLevel)}")
         self._use(replace(self._settings, log_level=LogLevel(str(level))))
-
-

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: RUF009 - the calls make fields: each is dataclasses.field() with an option in it
 """What the daemon can be told: one field an option, with its type, its default and its help.
 
 The command line, the environment, the configuration files and the manual are all made
@@ -198,9 +199,7 @@ class Settings:
     output_dir: Path | None = _option(
         "Directory of the dump set; made when missing.", metavar="DIR"
     )
-    output: str | None = _option(
-        "One dump file instead of a set; - is stdout.", metavar="FILE|-"
-    )
+    output: str | None = _option("One dump file instead of a set; - is stdout.", metavar="FILE|-")
     once: bool = _flag("Drain what is there, seal, exit.")
     duration: int | None = _time("Stop after so long.")
     rotate_size: int = _size(

@@ -175,9 +175,7 @@ class Opener:
             damaged.set_aside(self._directory, self._name, error, self._log)
             return None
 
-    def manifest_for(
-        self, ring: Ring, earlier: Sequence[tuple[int, Origin]] = ()
-    ) -> Manifest:
+    def manifest_for(self, ring: Ring, earlier: Sequence[tuple[int, Origin]] = ()) -> Manifest:
         """What stands beside a spool for this ring."""
         output = self._output
         return Manifest(

@@ -153,9 +153,7 @@ class Sealer:
             try:
                 side = self._seal(orphan)
             except OSError as error:
-                self._log.error(
-                    "recovery-failed", segment=orphan.found.name, error=error.strerror
-                )
+                self._log.error("recovery-failed", segment=orphan.found.name, error=error.strerror)
                 if wait(delay):
                     return
                 delay = min(2 * delay, _MAX_S)
@@ -222,9 +220,7 @@ class Sealer:
         builder.counts(counted)
         builder.lists(lists)
         builder.dump(int(walk.offset), digest, walk, walk)
-        builder.rejects(
-            found.name, entries=kept.entries, records=kept.entries, size=kept.size
-        )
+        builder.rejects(found.name, entries=kept.entries, records=kept.entries, size=kept.size)
         kind = "host-died" if self._cause is Cause.HOST_DIED else "spool-lost"
         builder.reason(Reason(kind=kind, offset=int(walk.offset), text=_text(rejected)))
         return builder.build()
