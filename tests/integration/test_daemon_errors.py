@@ -46,7 +46,7 @@ PLACES = (
     Place("fallocate", ".bin.part", Step.RESERVE),
     # EINVAL of a direct write is the way a file system says that it has none: see the sink's tests.
     Place("pwrite", ".bin.part", Step.WRITE, tuple(n for n in ERRNOS if n != "EINVAL"), first=2),
-    Place("pwrite", ".events.part", Step.EVENT_LOG, first=2),
+    Place("pwrite", ".events.part", Step.EVENT_LOG, first=3),
     Place("fdatasync", ".bin.part", Step.SYNC),
     Place("fdatasync", ".events.part", Step.SYNC),
     Place("ftruncate", ".bin.part", Step.TRUNCATE),

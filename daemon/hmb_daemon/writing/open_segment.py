@@ -374,6 +374,13 @@ class OpenSegment:
         )
         self.close()
 
+    def discard(self) -> None:
+        """Nothing of it is committed: the spool has all that was written to it."""
+        for name in (self._files.part, self._files.events.name, self._files.rejects.name):
+            with contextlib.suppress(OSError):
+                self._place.unlink(name)
+        self.close()
+
     def close(self) -> None:
         """Close files and directory; the segment stays as it is."""
         self._files.close()

@@ -482,8 +482,9 @@ class Writer(threading.Thread):
     def _drop_empty_segment(self) -> None:
         """Nothing is in it: its files may go, and the next try takes the next number."""
         if self.segment is not None:
-            self.segment.let_go("nothing could be written to it")
+            self.segment.discard()
             self.segment = None
+            self.state.segment -= 1
         self._reset_state()
         self._rescan()
 
