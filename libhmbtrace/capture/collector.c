@@ -71,15 +71,13 @@ static void open_sink(const struct hmb_collector *c, const struct hmb_commit *la
 		      struct hmb_sink *sink)
 {
 	const struct hmb_spool *spool = &c->spool;
-	uint64_t data_used = last->data_head - hmb_spool_data_tail(spool);
-	uint64_t journal_used = last->journal_head - hmb_spool_journal_tail(spool);
-	uint64_t data_free = spool->data_size - data_used;
+	uint64_t data_free = hmb_spool_data_room(spool, last->data_head);
 
 	*sink = (struct hmb_sink){
 		.data = spool->data + last->data_head % spool->data_size,
 		.data_cap = HMB_MIN(data_free, c->batch_bytes + hmb_collect_min_data()),
 		.events = spool->journal + last->journal_head % spool->journal_size,
-		.events_cap = spool->journal_size - journal_used,
+		.events_cap = hmb_spool_journal_room(spool, last->journal_head),
 	};
 }
 
