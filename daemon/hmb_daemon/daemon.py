@@ -30,7 +30,7 @@ from hmb_daemon.recovery import orphans
 from hmb_daemon.spool.causes import Cause, Note
 from hmb_daemon.spool.journal import counters_bytes, counters_delta
 from hmb_daemon.status import announcement, collector_status, summary, writer_status
-from hmb_daemon.writing import output
+from hmb_daemon.writing import names, output
 from hmb_daemon.writing import sidecar_builder as describe
 from hmb_daemon.writing.housekeeping import Housekeeper
 from hmb_daemon.writing.options import Request, WriterOptions
@@ -165,8 +165,18 @@ class Daemon:
             keep=keep,
             cause=Cause.SPOOL_DAMAGED if untold else Cause.HOST_DIED,
         )
+        if untold:
+            self._skip_known()
         if last_seq is not None and not resumed and not self._collector.state.have_seq:
             capture.continue_sequence(self._collector, self._spool, last_seq)
+
+    def _skip_known(self) -> None:
+        found = names.scan(self._options.directory, self._options.prefix)
+        sealed = [entry for entry in found if entry.suffix == names.BIN]
+        if sealed:
+            newest = max(sealed, key=lambda entry: entry.number)
+            path = self._options.directory / (newest.name + names.BIN)
+            capture.skip_known(self._collector, self._spool, path)
 
     def _start(self) -> None:
         settings = self._settings

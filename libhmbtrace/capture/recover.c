@@ -172,7 +172,7 @@ static int same_rejects(const struct hmb_spool *spool, const struct hmb_ring *ri
 	return 1;
 }
 
-/* Whether the ring still offers the last pass, and `good` with what it was taken to be. */
+/* 1 when the ring still offers the last pass and it is `good`, 0 when not, -EBADMSG: unknown. */
 static int pass_stands(const struct hmb_spool *spool, const struct hmb_ring *ring,
 		       const struct hmb_commit *last, const struct hmb_options *options,
 		       judge_again good)
@@ -183,7 +183,10 @@ static int pass_stands(const struct hmb_spool *spool, const struct hmb_ring *rin
 	struct hmb_options other = { .keep_unknown_flags = !options->keep_unknown_flags };
 	struct hmb_commit previous;
 
-	if (!read_previous(spool, &previous) || previous.state.tail != last->tail_before)
+	if (!read_previous(spool, &previous))
+		/* Without it nothing can be compared: rather a loss that is told than a record twice. */
+		return next_was_begun(spool) ? 0 : -EBADMSG;
+	if (previous.state.tail != last->tail_before)
 		return 0;
 	return same_rejects(spool, ring, previous.journal_head, last->journal_head) &&
 	       (again_fits(spool, ring, &previous, last, &now, good) ||
@@ -202,7 +205,7 @@ static int tail_is_before(const struct hmb_ring *ring, const struct hmb_ring_vie
 int hmb_spool_continues(struct hmb_spool *spool, const struct hmb_ring *ring,
 			const struct hmb_options *options)
 {
-	int damaged = hmb_spool_verify(spool, NULL);
+	int damaged = hmb_spool_verify(spool, NULL), stands = 0;
 	struct hmb_ring_view view;
 	struct hmb_commit last;
 
@@ -212,9 +215,11 @@ int hmb_spool_continues(struct hmb_spool *spool, const struct hmb_ring *ring,
 		return damaged;
 	if (view.tail == last.tail_after)
 		return damaged ? damaged : 1;
-	if (tail_is_before(ring, &view, &last) &&
-	    pass_stands(spool, ring, &last, options, damaged ? data_repaired : data_same))
-		return 2;
+	if (tail_is_before(ring, &view, &last))
+		stands = pass_stands(spool, ring, &last, options,
+				     damaged ? data_repaired : data_same);
+	if (stands)
+		return stands < 0 ? stands : 2;
 	return damaged;
 }
 

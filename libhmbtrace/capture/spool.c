@@ -423,6 +423,14 @@ int read_previous(const struct hmb_spool *spool, struct hmb_commit *commit)
 	return 1;
 }
 
+int next_was_begun(const struct hmb_spool *spool)
+{
+	const struct collector_block *block = collector_block(spool);
+	uint64_t next = published((uint32_t)block->slots.generation + 1);
+
+	return slot_intact(&block->slots, next, block->slot, sizeof(*block->slot));
+}
+
 /* The sums of the last commit, gone on with over what this one adds. */
 static void sum_up(const struct hmb_spool *spool, struct hmb_commit *commit)
 {

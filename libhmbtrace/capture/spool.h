@@ -132,5 +132,7 @@ void sum_on(const struct ring_of_bytes *ring, struct hmb_sum *sum, uint64_t from
 	    int store);
 /* The commit before the current one; 0 when its slot is not what it was. */
 int read_previous(const struct hmb_spool *spool, struct hmb_commit *commit);
+/* Whether a process died between the next commit's slot and its publication. */
+int next_was_begun(const struct hmb_spool *spool);
 
 #endif

@@ -40,6 +40,7 @@ _IDLE_MAX_NS = 50 * _MS
 _IDLE_MIN_NS = 100_000
 COLLECTOR_NICE = -15
 _POPULATE_CHUNK = 4 << 20
+_KNOWN = 1 << 20  # more than a pass takes
 _SYSFS = Path("/sys/class/nvme")
 
 
@@ -165,6 +166,8 @@ def finish_without_ring(
     fd = spool.prepare_directory(directory, private=private)
     try:
         leftover = Spool.open_leftover(directory, spool.file_name(settings.device), fd)
+        if leftover is not None:
+            leftover.verify()
     except DamagedSpoolError as error:
         # Set aside by the start that has a sidecar to say so in.
         log.error("spool-damaged", error=str(error), action="kept until the ring is there")
@@ -172,6 +175,14 @@ def finish_without_ring(
     if leftover is not None:
         log.warning("spool-without-ring", spool=str(leftover.path))
         finish_leftover(leftover, make_options(), log, Cause.HANGUP)
+
+
+class _FinishedError(Exception):
+    """A leftover that cannot be gone on with was finished: what to carry on with instead."""
+
+    def __init__(self, carried: tuple[Any, bool]) -> None:
+        super().__init__()
+        self.carried = carried
 
 
 class Opener:
@@ -206,12 +217,27 @@ class Opener:
         carried = None
         leftover = self._leftover()
         if leftover is not None:
-            collector = new_collector(self._settings, self._ring, leftover)
-            continues = self._continues(leftover, collector)
-            if continues and leftover.manifest().fits(self.manifest_for(self._ring)):
-                return self._resume(leftover, collector)
-            carried = self._finish(leftover, continues=continues)
+            try:
+                return self._go_on(leftover)
+            except DamagedSpoolError as error:
+                leftover.close(remove=False)
+                damaged.set_aside(self._directory, self._name, error, self._log)
+            except _FinishedError as finished:
+                carried = finished.carried
         return self._fresh(carried)
+
+    def _go_on(self, leftover: Spool) -> tuple[Spool, Any]:
+        """Resume a leftover.
+
+        Raises:
+            DamagedSpoolError: it is not what was collected, and the ring cannot mend it.
+            _FinishedError: it was of another ring or another output, and is in its files now.
+        """
+        collector = new_collector(self._settings, self._ring, leftover)
+        continues = self._continues(leftover, collector)
+        if continues and leftover.manifest().fits(self.manifest_for(self._ring)):
+            return self._resume(leftover, collector)
+        raise _FinishedError(self._finish(leftover, continues=continues))
 
     def _leftover(self) -> Spool | None:
         fd = spool.prepare_directory(self._directory, private=self._private)
@@ -242,9 +268,16 @@ class Opener:
     def _continues(self, leftover: Spool, collector: Any) -> bool:
         """Whether the spool goes on with this ring; then `tail` is made what it says."""
         if leftover.identity != self._ring.identity[:255]:
+            leftover.verify()
             return False
         ring, options = self._ring.c, ffi.addressof(collector.options)
         answer = lib.hmb_spool_continues(leftover.c, ring, options)
+        if answer < 0:
+            leftover.verify()
+            raise DamagedSpoolError(
+                f"spool {leftover.path}: its last commit but one is damaged, so that it cannot be "
+                "told which records the ring and it both have"
+            )
         if answer == 2:
             commit = leftover.read_commit()
             testhook.point("recover-before-tail")
@@ -317,6 +350,30 @@ def _carry(collector: Any, opened: Spool, old: Any, continues: bool) -> None:
     commit = opened.read_commit()
     commit.state = collector.state
     opened.commit(commit)
+
+
+def skip_known(collector: Any, opened: Spool, path: Path) -> int:
+    """Hand back what the ring still offers though the file holds it already; the ring bytes.
+
+    After a spool was set aside: a daemon killed before it stored `tail` may have written the
+    records all the same.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _KNOWN))
+        end = file.read()
+    known = lib.hmb_recover_known(
+        ffi.addressof(collector.ring), ffi.addressof(collector.options), end, len(end)
+    )
+    tail = int(collector.state.tail)
+    after = (tail + known) % (1 << 64)
+    if known <= 0 or lib.hmb_ring_store_tail(ffi.addressof(collector.ring), tail, after):
+        return 0
+    commit = opened.read_commit()
+    collector.state.tail = commit.tail_before = commit.tail_after = after
+    commit.state = collector.state
+    opened.commit(commit)
+    return int(known)
 
 
 def continue_sequence(collector: Any, opened: Spool, last_seq: int) -> None:
