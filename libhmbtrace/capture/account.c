@@ -167,7 +167,6 @@ static void open_episode(struct pass *pass)
 	event->b = state->have_seq;
 	state->counters.overflow_episodes++;
 	state->episode_open = 1;
-	state->episode_have_seq = state->have_seq;
 	state->episode_seq = state->last_seq;
 	state->episode_head = pass->head;
 }

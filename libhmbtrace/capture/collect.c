@@ -231,6 +231,12 @@ struct hmb_event *hmb_note_with_state(struct hmb_state *state, struct hmb_sink *
 	return emit(&pass, kind, state->tail, state, sizeof(*state));
 }
 
+int hmb_collect_release(struct hmb_state *state)
+{
+	state->chain_may_end = !!state->chain;
+	return state->chain_may_end;
+}
+
 int hmb_collect_finish(struct hmb_state *state, struct hmb_sink *sink)
 {
 	struct pass pass = {

@@ -8,13 +8,13 @@
  * at its next start (hmb_spool_continues), and takes them once.
  */
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
 
 #include "barrier.h"
 #include "clock.h"
 #include "core.h"
 #include "pass.h"
+#include "testpoint.h"
 
 #define EAGER_BYTES 65536u /* so much unread is worth a pass at once */
 #define SHORTEST_SLEEP_NS 20000u /* below it the sleep costs more than it saves */
@@ -96,18 +96,11 @@ static void note_fill(struct hmb_collector *c, const struct hmb_commit *last, ui
 
 /* ---- commit ---- */
 
-static void kill_if(struct hmb_collector *c, uint32_t step)
-{
-	if (c->kill_at == step && c->kill_after == 1)
-		raise(SIGKILL);
-}
-
 /* Publish what a pass put into the sink: from here on it survives us. */
 static void publish_pass(struct hmb_collector *c, struct hmb_commit *last,
 			 const struct hmb_sink *sink, uint64_t head)
 {
 	uint64_t before = last->state.tail;
-	uint32_t kill_at = c->kill_after == 1 ? c->kill_at : HMB_KILL_NEVER;
 
 	*last = (struct hmb_commit){ .data_head = last->data_head + sink->data_len,
 				     .journal_head = last->journal_head + sink->events_len,
@@ -115,9 +108,9 @@ static void publish_pass(struct hmb_collector *c, struct hmb_commit *last,
 				     .tail_after = c->state.tail,
 				     .head_seen = head,
 				     .state = c->state };
-	kill_if(c, HMB_KILL_BEFORE_COMMIT);
-	hmb_spool_commit(&c->spool, last, kill_at);
-	kill_if(c, HMB_KILL_AFTER_COMMIT);
+	testpoint(HMB_TESTPOINT_BEFORE_COMMIT);
+	hmb_spool_commit(&c->spool, last);
+	testpoint(HMB_TESTPOINT_AFTER_COMMIT);
 }
 
 /* Hand the ring bytes back that the last commit took. */
@@ -126,8 +119,7 @@ static int store_tail(struct hmb_collector *c, const struct hmb_commit *last)
 	if (last->tail_after == last->tail_before)
 		return 0;
 	c->error = hmb_ring_store_tail(&c->ring, last->tail_before, last->tail_after);
-	kill_if(c, HMB_KILL_AFTER_TAIL);
-	c->kill_after -= c->kill_after > 1;
+	testpoint(HMB_TESTPOINT_AFTER_TAIL);
 	if (c->error == -ESTALE)
 		return HMB_STOP_REINIT;
 	return c->error ? HMB_STOP_DEVICE : 0;
@@ -277,7 +269,7 @@ static int64_t pass(struct hmb_collector *c, struct loop *loop, struct hmb_commi
 	int64_t result;
 
 	note_fill(c, last, head);
-	kill_if(c, HMB_KILL_BEFORE_COPY);
+	testpoint(HMB_TESTPOINT_BEFORE_COPY);
 	result = collect(c, last, &sink, &head, &witness);
 	if (result > 0)
 		note_clock(c, loop, &sink, head);
@@ -515,7 +507,7 @@ int hmb_collector_begin(struct hmb_collector *c)
 		return err;
 	first.tail_before = first.tail_after = first.head_seen = c->state.tail;
 	first.state = c->state;
-	hmb_spool_commit(&c->spool, &first, HMB_KILL_NEVER);
+	hmb_spool_commit(&c->spool, &first);
 	return 0;
 }
 

@@ -9,7 +9,6 @@
  * the new one, never a mixture.  Each slot has a check, and the bytes of both
  * rings have sums, so that a leftover is what was committed or known not to be.
  */
-#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "core.h"
 #include "spool.h"
 #include "sum.h"
+#include "testpoint.h"
 
 #define WAIT_STEP_MIN_NS 200000u
 #define WAIT_STEP_MAX_NS 40000000u
@@ -446,7 +446,7 @@ static void sum_up(const struct hmb_spool *spool, struct hmb_commit *commit)
 		sum_on(&journal, &commit->journal_sum, last->journal_head, commit->journal_head, 1);
 }
 
-void hmb_spool_commit(struct hmb_spool *spool, const struct hmb_commit *commit, uint32_t kill_at)
+void hmb_spool_commit(struct hmb_spool *spool, const struct hmb_commit *commit)
 {
 	struct collector_block *block = collector_block(spool);
 	struct hmb_commit full = *commit;
@@ -454,8 +454,7 @@ void hmb_spool_commit(struct hmb_spool *spool, const struct hmb_commit *commit, 
 
 	sum_up(spool, &full);
 	generation = write_slot(&block->slots, block->slot, sizeof(full), &full);
-	if (kill_at == HMB_KILL_INSIDE_COMMIT)
-		raise(SIGKILL);
+	testpoint(HMB_TESTPOINT_INSIDE_COMMIT);
 	publish_slot(&block->slots, generation);
 	/* Pair with the acquires in hmb_spool_*_head(): data and journal bytes are in place. */
 	__atomic_store_n(&block->journal_head, commit->journal_head, __ATOMIC_RELEASE);

@@ -599,4 +599,3 @@ class Writer(threading.Thread):
             self.segment = None
 
 
-assert COUNTERS.size <= 184  # fits twice into the spool's writer commit

@@ -71,7 +71,7 @@ def ring_flag_names(flags: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something about the capture that is not a record (struct hmb_event in api.h)."""
+    """Something about the capture that is not a record (struct hmb_event in libhmbtrace/api/journal.h)."""
 
     kind: int
     reason: int
