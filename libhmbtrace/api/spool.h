@@ -52,6 +52,7 @@ struct hmb_spool {
 	uint64_t data_size; /* bytes, multiple of the page size */
 	uint8_t *journal;
 	uint64_t journal_size;
+	uint64_t reserved; /* data bytes from the begin on that the file system has granted */
 };
 
 /* Bytes of the file that holds a spool of these sizes; sizes are multiples of the page size. */
@@ -94,6 +95,11 @@ void hmb_spool_copy(const struct hmb_spool *spool, void *to, uint64_t pos, uint6
 /* The same into a buffer that a device reads next, not this CPU: past the caches. */
 void hmb_spool_stream(const struct hmb_spool *spool, void *to, uint64_t pos, uint64_t n);
 
+/*
+ * A spool that is reserved piece by piece, behind the collector's back: nothing is stored beyond
+ * `bytes` of data, which would be SIGBUS in a full tmpfs.  hmb_spool_map() sets all of it.
+ */
+void hmb_spool_set_reserved(struct hmb_spool *spool, uint64_t bytes);
 /* Room that the collector may fill, under commits that reach to these heads. */
 uint64_t hmb_spool_data_room(const struct hmb_spool *spool, uint64_t data_head);
 uint64_t hmb_spool_journal_room(const struct hmb_spool *spool, uint64_t journal_head);

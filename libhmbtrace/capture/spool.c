@@ -156,11 +156,21 @@ static uint64_t room(const struct ring_of_bytes *ring, uint64_t head, uint64_t t
 	return ring->size - (head - tail / ring->block * ring->block);
 }
 
+void hmb_spool_set_reserved(struct hmb_spool *spool, uint64_t bytes)
+{
+	/* Pairs with the acquire in hmb_spool_data_room(): the pages are there. */
+	__atomic_store_n(&spool->reserved, bytes, __ATOMIC_RELEASE);
+}
+
 uint64_t hmb_spool_data_room(const struct hmb_spool *spool, uint64_t data_head)
 {
 	struct ring_of_bytes ring = spool_data(spool);
+	uint64_t free = room(&ring, data_head, hmb_spool_data_tail(spool));
+	uint64_t reserved = __atomic_load_n(&spool->reserved, __ATOMIC_ACQUIRE);
 
-	return room(&ring, data_head, hmb_spool_data_tail(spool));
+	if (reserved >= spool->data_size)
+		return free;
+	return data_head < reserved ? HMB_MIN(free, reserved - data_head) : 0;
 }
 
 uint64_t hmb_spool_journal_room(const struct hmb_spool *spool, uint64_t journal_head)
@@ -235,6 +245,7 @@ static int map_spool(struct hmb_spool *spool, int fd, uint64_t data_size, uint64
 		.journal_size = journal_size,
 		.data = (uint8_t *)space + front + 2 * journal_size,
 		.data_size = data_size,
+		.reserved = data_size,
 	};
 	err = map_pieces(spool, fd);
 	if (err)
