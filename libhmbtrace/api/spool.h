@@ -57,14 +57,21 @@ struct hmb_spool {
 
 /* Bytes of the file that holds a spool of these sizes; sizes are multiples of the page size. */
 uint64_t hmb_spool_file_size(uint64_t data_size, uint64_t journal_size);
+enum hmb_spool_mode {
+	HMB_SPOOL_LEFTOVER, /* nobody else uses it */
+	HMB_SPOOL_CREATE, /* write a fresh header with this identity */
+	HMB_SPOOL_JOIN_COLLECTOR, /* bits: a collector runs, */
+	HMB_SPOOL_JOIN_WRITER = 4, /* a writer runs; what is theirs is neither judged nor touched */
+};
+
 /*
- * Map the spool in fd (already sized and preallocated); create != 0 writes a
- * fresh header with this identity (at most 255 bytes, which device and which ring).
+ * Map the spool in fd (already sized and preallocated).  Sizes and identity (at most 255 bytes,
+ * which device and which ring) are for HMB_SPOOL_CREATE; mode is enum hmb_spool_mode.
  * Opening: -ENODATA when it was never begun (nothing was collected), -EPROTONOSUPPORT
  * when it is another version's, -EBADMSG when header or commits are damaged.
  */
 int hmb_spool_map(struct hmb_spool *spool, int fd, uint64_t file_size, uint64_t data_size,
-		  uint64_t journal_size, const char *identity, int create);
+		  uint64_t journal_size, const char *identity, int mode);
 void hmb_spool_unmap(struct hmb_spool *spool);
 const char *hmb_spool_identity(const struct hmb_spool *spool);
 /* Another ring took the old one's place (R6), and nothing of it was collected yet. */

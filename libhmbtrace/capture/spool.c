@@ -329,44 +329,74 @@ static int read_header(int fd, struct superblock *super)
 }
 
 /* Whether what the commits say can be: forged or not, nobody is sent out of the rings. */
-static int commits_sane(const struct hmb_spool *spool, const struct hmb_commit *current,
-			const struct hmb_writer_commit *written)
+static int commits_sane(const struct hmb_spool *spool)
 {
 	struct ring_of_bytes data = spool_data(spool), journal = spool_journal(spool);
+	struct hmb_writer_commit written;
+	struct hmb_commit current;
 
-	return room(&data, current->data_head, written->data_tail) <= data.size &&
-	       room(&journal, current->journal_head, written->journal_tail) <= journal.size &&
-	       current->data_head >= written->data_tail &&
-	       current->journal_head >= written->journal_tail;
+	/* In this order: what is freed afterwards only makes room. */
+	hmb_spool_read_writer(spool, &written);
+	hmb_spool_read_commit(spool, &current);
+	return room(&data, current.data_head, written.data_tail) <= data.size &&
+	       room(&journal, current.journal_head, written.journal_tail) <= journal.size &&
+	       current.data_head >= written.data_tail &&
+	       current.journal_head >= written.journal_tail;
 }
 
-/*
- * The process may have died between a publish and the stores that follow it.
- * -EBADMSG when a slot is damaged, or more is said to wait than the spool can hold.
- */
-static int restore_heads(struct hmb_spool *spool)
+static int collector_intact(const struct hmb_spool *spool)
 {
-	const struct binding_block *binding = binding_block(spool);
+	const struct collector_block *block = collector_block(spool);
+
+	return current_intact(&block->slots, block->slot, sizeof(*block->slot));
+}
+
+static int writer_intact(const struct hmb_spool *spool)
+{
+	const struct writer_block *block = writer_block(spool);
+
+	return current_intact(&block->slots, block->slot, sizeof(*block->slot));
+}
+
+/* The process may have died between a publish and the stores that follow it. */
+static void restore_heads(struct hmb_spool *spool)
+{
 	struct collector_block *block = collector_block(spool);
 	const struct hmb_commit *current = &block->slot[block->slots.generation & 1];
-	struct writer_block *writer = writer_block(spool);
-	const struct hmb_writer_commit *written = &writer->slot[writer->slots.generation & 1];
 
-	if (!current_intact(&binding->slots, binding->slot, sizeof(*binding->slot)) ||
-	    !current_intact(&block->slots, block->slot, sizeof(*current)) ||
-	    !current_intact(&writer->slots, writer->slot, sizeof(*written)) ||
-	    !commits_sane(spool, current, written))
-		return -EBADMSG;
 	block->data_head = current->data_head;
 	block->journal_head = current->journal_head;
-	writer->data_tail = written->data_tail;
-	writer->journal_tail = written->journal_tail;
+}
+
+static void restore_tails(struct hmb_spool *spool)
+{
+	struct writer_block *block = writer_block(spool);
+	const struct hmb_writer_commit *written = &block->slot[block->slots.generation & 1];
+
+	block->data_tail = written->data_tail;
+	block->journal_tail = written->journal_tail;
+}
+
+/* -EBADMSG when a slot is damaged, or more is said to wait than the spool can hold. */
+static int judge_leftover(struct hmb_spool *spool, int mode)
+{
+	const struct binding_block *binding = binding_block(spool);
+
+	if (!current_intact(&binding->slots, binding->slot, sizeof(*binding->slot)) ||
+	    (!(mode & HMB_SPOOL_JOIN_COLLECTOR) && !collector_intact(spool)) ||
+	    (!(mode & HMB_SPOOL_JOIN_WRITER) && !writer_intact(spool)) || !commits_sane(spool))
+		return -EBADMSG;
+	if (!(mode & HMB_SPOOL_JOIN_COLLECTOR))
+		restore_heads(spool);
+	if (!(mode & HMB_SPOOL_JOIN_WRITER))
+		restore_tails(spool);
 	return 0;
 }
 
 int hmb_spool_map(struct hmb_spool *spool, int fd, uint64_t file_size, uint64_t data_size,
-		  uint64_t journal_size, const char *identity, int create)
+		  uint64_t journal_size, const char *identity, int mode)
 {
+	int create = mode == HMB_SPOOL_CREATE;
 	struct superblock super;
 	int err;
 
@@ -385,7 +415,7 @@ int hmb_spool_map(struct hmb_spool *spool, int fd, uint64_t file_size, uint64_t 
 	if (create)
 		format_header(spool, identity);
 	else
-		err = restore_heads(spool);
+		err = judge_leftover(spool, mode);
 	if (err)
 		hmb_spool_unmap(spool);
 	return err;
