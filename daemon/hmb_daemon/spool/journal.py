@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journal's events and the collector's counters, as bytes (struct hmb_event in libhmbtrace/api/journal.h)."""
+"""The journal's events and the collector's counters, as bytes (libhmbtrace/api/journal.h)."""
 
 from __future__ import annotations
 
