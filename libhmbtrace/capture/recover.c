@@ -8,6 +8,7 @@
 
 #include "core.h"
 #include "pass.h"
+#include "record.h"
 #include "spool.h"
 #include "sum.h"
 
@@ -240,9 +241,7 @@ static uint64_t known_bytes(const uint8_t *offered, uint64_t length, const uint8
 	uint64_t known = 0;
 
 	for (uint64_t at = 0; at + HMB_RECORD_HDR_SIZE <= length;) {
-		const struct hmb_record_hdr *hdr = (const void *)(offered + at);
-
-		at += hdr->flags & HMB_MARKER ? HMB_RECORD_HDR_SIZE : record_span(hdr);
+		at += hmb_dumped_span((const struct hmb_record_hdr *)(offered + at));
 		if (at <= HMB_MIN(n, length) && !memcmp(end + n - at, offered, at))
 			known = at;
 	}
