@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import time
 from pathlib import Path
@@ -18,6 +19,15 @@ def _place(path: str) -> Path:
     if path.startswith(SHM_SCHEME):
         return Path("/dev/shm") / path.removeprefix(SHM_SCHEME).lstrip("/")
     return Path(path)
+
+
+class Finding(enum.Enum):
+    """What a look shows."""
+
+    NOTHING = enum.auto()  # the name leads nowhere
+    NO_RING = enum.auto()  # something is there that R1 refuses, or that is gone itself
+    TOO_NEW = enum.auto()  # ... for its version, which may be a write under way
+    RING = enum.auto()
 
 
 class Reconnector:
@@ -54,27 +64,26 @@ class Reconnector:
             mine.st_rdev,
         )
 
-    def look(self) -> Ring | None:
-        """The ring to go on with, checked by R1; None: not yet.
-
-        Raises:
-            AbiTooNewError: what came back speaks a newer version: nothing to wait for.
-        """
+    def look(self) -> tuple[Finding, Ring | None]:
+        """What is there, and the ring to go on with, checked by R1."""
         try:
             if self.replaced():
-                return attach(self._ring.path)
-            if self._gone:
-                return None
+                return Finding.RING, attach(self._ring.path)
+            if self.missing and self._gone:
+                return Finding.NOTHING, None
+            if self._gone or self._ring.is_cut():
+                return (Finding.NOTHING if self.missing else Finding.NO_RING), None
             self._ring.reattach()
-        except AbiTooNewError:
-            raise
         except NoInputError:
             self.missing = True
-            return None
+            return Finding.NOTHING, None
         except HmbTraceError as error:
             self._say(error)
-            return None
-        return self._ring
+            newer = isinstance(error, AbiTooNewError)
+            if self.missing:
+                return Finding.NOTHING, None
+            return (Finding.TOO_NEW if newer else Finding.NO_RING), None
+        return Finding.RING, self._ring
 
     def _say(self, error: HmbTraceError) -> None:
         self.reason = error

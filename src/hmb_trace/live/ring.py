@@ -228,6 +228,17 @@ class Ring:
         if advance != ffi.NULL or can_poll:
             self.c.advance, self.c.fd, self.c.can_poll = advance, fd, can_poll
 
+    def is_cut(self) -> bool:
+        """Whether its file has become shorter than what is mapped: the rest is gone."""
+        if self.c.can_poll:
+            return False
+        return os.fstat(self.fd).st_size < len(self._memory)
+
+    def header_is_valid(self) -> bool:
+        """Whether the header still obeys R1 as it stands; nothing changes."""
+        scratch, refusal = ffi.new("struct hmb_ring *"), ffi.new("struct hmb_refusal *")
+        return not lib.hmb_ring_attach(scratch, self._base, len(self._memory), refusal)
+
     @property
     def identity(self) -> str:
         """Which device and which region this is, as stable as the system can tell."""
