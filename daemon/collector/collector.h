@@ -28,6 +28,7 @@ struct settings {
 	const char *spool_name;
 	uint64_t spool_size;
 	uint64_t latency_ns;
+	uint64_t idle_ns; /* 0: from the peak rate */
 	uint64_t peak_rate; /* bytes a second */
 	uint64_t linger_ns;
 	uint64_t index_bytes;
@@ -37,6 +38,7 @@ struct settings {
 	uint32_t stop_on_corrupt;
 	uint32_t once;
 	uint32_t paused; /* wait for HMB_LIVE_START */
+	uint32_t resume; /* the daemon has judged the leftover: go on from its last commit */
 	uint32_t take_over; /* the one that collects now is asked to make room */
 };
 

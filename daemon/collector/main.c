@@ -31,6 +31,7 @@ enum option_id {
 	SPOOL_SIZE,
 	IDENTITY,
 	LATENCY,
+	IDLE,
 	PEAK_RATE,
 	LINGER,
 	INDEX_BYTES,
@@ -40,6 +41,7 @@ enum option_id {
 	STOP_ON_CORRUPT,
 	ONCE,
 	PAUSED,
+	RESUME,
 	TAKE_OVER,
 	VERSION,
 	HELP,
@@ -52,6 +54,7 @@ static const struct option options[] = {
 	{ "spool-size", required_argument, NULL, SPOOL_SIZE },
 	{ "identity", required_argument, NULL, IDENTITY },
 	{ "latency", required_argument, NULL, LATENCY },
+	{ "idle", required_argument, NULL, IDLE },
 	{ "peak-rate", required_argument, NULL, PEAK_RATE },
 	{ "orphan-linger", required_argument, NULL, LINGER },
 	{ "index-bytes", required_argument, NULL, INDEX_BYTES },
@@ -61,6 +64,7 @@ static const struct option options[] = {
 	{ "stop-on-corrupt", no_argument, NULL, STOP_ON_CORRUPT },
 	{ "once", no_argument, NULL, ONCE },
 	{ "paused", no_argument, NULL, PAUSED },
+	{ "resume", no_argument, NULL, RESUME },
 	{ "take-over", no_argument, NULL, TAKE_OVER },
 	{ "version", no_argument, NULL, VERSION },
 	{ "help", no_argument, NULL, HELP },
@@ -130,6 +134,9 @@ static void take_option(struct settings *settings, int id, const char *name)
 	case LATENCY:
 		settings->latency_ns = number(name, optarg);
 		break;
+	case IDLE:
+		settings->idle_ns = number(name, optarg);
+		break;
 	case PEAK_RATE:
 		settings->peak_rate = HMB_MAX(number(name, optarg), 1);
 		break;
@@ -156,6 +163,9 @@ static void take_option(struct settings *settings, int id, const char *name)
 		break;
 	case PAUSED:
 		settings->paused = 1;
+		break;
+	case RESUME:
+		settings->resume = 1;
 		break;
 	case TAKE_OVER:
 		settings->take_over = 1;
@@ -209,6 +219,8 @@ static void choose_waits(struct hmb_collector *c, const struct settings *setting
 	uint64_t half = (uint64_t)((double)c->ring.ring_size * 5e8 / (double)settings->peak_rate);
 
 	c->idle_ns = HMB_MAX(IDLE_MIN_NS, HMB_MIN(IDLE_MAX_NS, half));
+	if (settings->idle_ns)
+		c->idle_ns = settings->idle_ns;
 	c->latency_ns = HMB_MIN(settings->latency_ns, c->idle_ns);
 }
 
@@ -297,6 +309,8 @@ int main(int argc, char **argv)
 	fill(&c, &settings, &source, &place);
 	if (settings.take_over)
 		take_over(&c, &source, &place);
+	else if (settings.resume)
+		hmb_collector_resume(&c);
 	else if (place.fresh)
 		begin(&c);
 	else

@@ -29,6 +29,7 @@ struct server {
 	uint32_t go; /* counts runs asked for; a futex */
 	uint32_t seen; /* number of the last request */
 	uint32_t end; /* no further run */
+	uint32_t begun; /* threads that have made the system calls of their beginning; a futex */
 	uint32_t stop_reserving;
 	int leaving;
 	int gone; /* another collector has the page */
@@ -48,12 +49,18 @@ static int running(const struct server *s)
 
 /* ---- the thread that collects ---- */
 
+static void say_begun(struct server *s, const char *name)
+{
+	pthread_setname_np(pthread_self(), name);
+	hmb_live_set(&s->begun, __atomic_add_fetch(&s->begun, 1, __ATOMIC_ACQ_REL));
+}
+
 static void *collect(void *argument)
 {
 	struct server *s = argument;
 	uint32_t done = 0;
 
-	pthread_setname_np(pthread_self(), "hmb-collector");
+	say_begun(s, "hmb-collector");
 	for (;;) {
 		uint32_t asked = hmb_live_wait(&s->go, done, UINT32_MAX);
 
@@ -72,7 +79,7 @@ static void *reserve(void *argument)
 {
 	struct server *s = argument;
 
-	pthread_setname_np(pthread_self(), "hmb-reserve");
+	say_begun(s, "hmb-reserve");
 	place_reserve(s->place, &s->c->spool, &s->stop_reserving);
 	return NULL;
 }
@@ -295,6 +302,8 @@ static int start_threads(struct server *s)
 
 	if (!err)
 		err = pthread_create(&s->reserving, NULL, reserve, s);
+	for (uint32_t begun = 0; !err && begun < 2;)
+		begun = hmb_live_wait(&s->begun, begun, TICK_NS);
 	return -err;
 }
 

@@ -116,16 +116,17 @@ def catalog_copy(path: Path | None) -> CatalogCopy | None:
     )
 
 
-def spool_place(settings: Settings) -> tuple[Path, bool]:
-    """The spool directory, and whether it must be ours alone."""
-    if settings.spool_dir is not None:
-        return settings.spool_dir, False
-    return spool.default_directory(), not os.environ.get("RUNTIME_DIRECTORY")
-
-
 def least_spool(ring_size: int) -> int:
     """Data bytes below which a spool is of no use: the ring, and room for a few passes."""
     return max(ring_size, 4 * (BATCH_MAX + int(lib.hmb_collect_min_data())))
+
+
+class CannotAdoptError(Exception):
+    """The collector that runs writes for another output, or is another version: it has to end."""
+
+    def __init__(self, spool: Spool) -> None:
+        super().__init__()
+        self.spool = spool
 
 
 class _FinishedError(Exception):
@@ -150,7 +151,7 @@ class Opener:
         self._ring = ring
         self._output = output
         self._log = log
-        directory, private = spool_place(settings)
+        directory, private = spool.place(settings)
         self._directory = directory
         self._private = private
         self._name = spool.file_name(ring.path)
@@ -178,6 +179,19 @@ class Opener:
                 carried = finished.carried
         return self._fresh(carried)
 
+    def _adopt(self, leftover: Spool, collector: Any) -> tuple[Spool, Any]:
+        """A collector runs on it: its last commit says where, and goes on saying it."""
+        wanted = self.manifest_for(self._ring)
+        if leftover.unbound:  # a collector that began before any daemon was there
+            leftover.bind(wanted)
+            self._number(leftover, collector)
+        elif not leftover.manifest().fits(wanted) or not self._speaks(leftover):
+            raise CannotAdoptError(leftover)
+        return self._resume(leftover, collector)
+
+    def _speaks(self, leftover: Spool) -> bool:
+        return bool(lib.hmb_spool_live(leftover.c).layout == lib.hmb_live_layout())
+
     def _go_on(self, leftover: Spool) -> tuple[Spool, Any]:
         """Resume a leftover.
 
@@ -186,7 +200,12 @@ class Opener:
             _FinishedError: it was of another ring or another output, and is in its files now.
         """
         collector = new_collector(self._settings, self._ring, leftover)
+        if leftover.collected:
+            return self._adopt(leftover, collector)
         continues = self._continues(leftover, collector)
+        if leftover.unbound:
+            leftover.bind(self.manifest_for(self._ring))
+            self._number(leftover, collector)
         if continues and leftover.manifest().fits(self.manifest_for(self._ring)):
             return self._resume(leftover, collector)
         raise _FinishedError(self._finish(leftover, continues=continues))
@@ -199,9 +218,7 @@ class Opener:
             damaged.set_aside(self._directory, self._name, error, self._log)
             return None
 
-    def manifest_for(
-        self, ring: Ring, earlier: Sequence[tuple[int, Origin]] = ()
-    ) -> Manifest:
+    def manifest_for(self, ring: Ring, earlier: Sequence[tuple[int, Origin]] = ()) -> Manifest:
         """What stands beside a spool for this ring."""
         output = self._output
         return Manifest(
@@ -324,6 +341,10 @@ class Opener:
         if carried is not None:
             self.counters_before = events.counters_bytes(carried[0].counters)
             _carry(collector, opened, *carried)
+        self._number(opened, collector)
+
+    def _number(self, opened: Spool, collector: Any) -> None:
+        """Where the segments of a fresh spool are counted on from."""
         number = names.next_number(self._output.directory, self._output.prefix) - 1
         state = opened.read_writer()
         state.segment = number

@@ -104,7 +104,7 @@ def finish_without_ring(
     fd = spool.prepare_directory(directory, private=private)
     try:
         leftover = Spool.open_leftover(directory, spool.file_name(settings.device), fd)
-        if leftover is not None:
+        if leftover is not None and not leftover.collected:
             leftover.verify()
     except DamagedSpoolError as error:
         # Set aside by the start that has a sidecar to say so in.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import stat
@@ -20,7 +19,9 @@ from typing import Any
 import msgspec
 import xxhash
 
+from hmb_daemon.settings import Settings
 from hmb_daemon.spool import journal as events
+from hmb_daemon.spool import locks
 from hmb_trace._core import ffi, lib
 from hmb_trace.dumps.sidecar import Device
 from hmb_trace.errors import (
@@ -68,7 +69,6 @@ class Manifest(msgspec.Struct, kw_only=True):
     def fits(self, other: Manifest) -> bool:
         """Whether both are of the same ring and the same output."""
         return msgspec.structs.replace(self, earlier=other.earlier) == other
-
 
     def encode(self) -> bytes:
         """As it is written: with a check over the rest of it."""
@@ -154,11 +154,19 @@ def default_size() -> int:
     return min(max(ram // 32, 64 * _MIB), 1024 * _MIB) & ~(_MIB - 1)
 
 
+def place(settings: Settings) -> tuple[Path, bool]:
+    """The spool directory, and whether it must be ours alone."""
+    if settings.spool_dir is not None:
+        return settings.spool_dir, False
+    return default_directory(), not os.environ.get("RUNTIME_DIRECTORY")
+
+
 def file_name(device: str) -> str:
     """The spool's name: readable, and different for different device paths."""
     place = device if device.startswith("shm:") else str(Path(device).resolve())
     place = place.replace("shm:/", "/dev/shm/", 1) if place.startswith("shm:/") else place
-    digest = hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:8]
+    path = place.encode(errors="surrogateescape")
+    digest = f"{lib.hmb_fnv1a_64(path, len(path), lib.hmb_fnv1a_64_basis()) & 0xFFFFFFFF:08x}"
     return f"{Path(place).name[:80] or 'ring'}-{digest}.spool"
 
 
@@ -215,6 +223,8 @@ class Spool:
         self.fd = fd
         self._directory_fd = directory_fd
         self._abandoned = False
+        self.collected = False  # a collector runs on it
+        self.unbound = False  # ... or ran, and no daemon has said yet where its records belong
         self.c = ffi.new("struct hmb_spool *")
         self._commit = ffi.new("struct hmb_commit *")
         self._writer = ffi.new("struct hmb_writer_commit *")
@@ -238,6 +248,8 @@ class Spool:
             raise BusyError(
                 f"spool {directory / name} is in use by pid {pid}; stop that daemon first"
             ) from error
+        with contextlib.suppress(OSError):  # a file system without them: no second process there
+            locks.claim_writer(fd)
         return Spool(directory, name, fd, directory_fd)
 
     @staticmethod
@@ -307,7 +319,9 @@ class Spool:
     def _map_leftover(self) -> bool:
         """Map and check it; False: killed while it was made, nothing was collected."""
         size = os.fstat(self.fd).st_size
-        err = -lib.hmb_spool_map(self.c, self.fd, size, 0, 0, ffi.NULL, 0)
+        self.collected = locks.is_collected(self.fd)
+        mode = lib.HMB_SPOOL_JOIN_COLLECTOR if self.collected else lib.HMB_SPOOL_LEFTOVER
+        err = -lib.hmb_spool_map(self.c, self.fd, size, 0, 0, ffi.NULL, mode)
         if err == errno.EPROTONOSUPPORT:
             raise DamagedSpoolError(
                 f"spool {self.path} was left by another version of the daemon, which can finish it "
@@ -319,7 +333,10 @@ class Spool:
             raise DamagedSpoolError(f"spool {self.path}: header or commits are damaged")
         if err:
             raise CannotCreateError(f"cannot map spool {self.path}: {os.strerror(err)}")
-        if not self._has_manifest() and self._is_unused():
+        if not self._has_manifest() and self._has_no_writer():
+            if self.collected or self.read_commit().state.tail or self.read_commit().data_head:
+                self.unbound = True
+                return True
             return False
         self._check_manifest()
         self._check_names()
@@ -333,10 +350,22 @@ class Spool:
             return False
         return True
 
-    def _is_unused(self) -> bool:
-        """Whether neither side has committed anything but its beginning."""
-        commit = self.read_commit()
-        return not (commit.data_head or commit.journal_head or self.read_writer().name)
+    def _has_no_writer(self) -> bool:
+        """Whether no daemon has ever written from it."""
+        written = self.read_writer()
+        return not (written.name or written.data_tail or written.journal_tail or written.segment)
+
+    def bind(self, manifest: Manifest) -> None:
+        """Say where the records belong that a collector took before any daemon was there.
+
+        Raises:
+            CannotCreateError: the manifest cannot be written.
+        """
+        try:
+            self._write_manifest(manifest)
+        except OSError as error:
+            raise from_os_error(error, f"cannot write {self.path}.json", creating=True) from error
+        self.unbound = False
 
     def _check_manifest(self) -> None:
         manifest = self.manifest()
