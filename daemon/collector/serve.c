@@ -15,6 +15,7 @@
 
 #define TICK_NS 50000000u
 #define ALONE_TICK_NS 2000000u /* while a ring is being re-initialised and nobody else looks */
+#define STALLS_ENOUGH 100u /* about 20 ms in which nobody makes room */
 #define DRAIN 1u
 #define NOW 2u
 
@@ -32,6 +33,7 @@ struct server {
 	uint32_t begun; /* threads that have made the system calls of their beginning; a futex */
 	uint32_t stop_reserving;
 	int leaving;
+	uint64_t stalls; /* when it began to leave: a full spool takes nothing more */
 	int gone; /* another collector has the page */
 };
 
@@ -128,6 +130,14 @@ static int reattach(struct server *s)
 	return 0;
 }
 
+/* End in order: what the ring holds now is taken, as far as the spool has room. */
+static void leave(struct server *s, uint32_t how)
+{
+	s->leaving = 1;
+	s->stalls = s->c->stalls;
+	stop(s, how);
+}
+
 static void await_pause(const struct server *s)
 {
 	while (running(s))
@@ -157,8 +167,8 @@ static int answer_to(struct server *s, uint32_t request, uint32_t argument)
 	case HMB_LIVE_STOP:
 		return stop(s, NOW);
 	case HMB_LIVE_EXIT:
-		s->leaving = 1;
-		return stop(s, NOW);
+		leave(s, NOW);
+		return 0;
 	case HMB_LIVE_HAND_OVER:
 		return hand_over(s);
 	default:
@@ -208,8 +218,8 @@ static void decide_alone(struct server *s)
 	case HMB_STOP_ASKED:
 		start(s);
 		break;
-	case HMB_STOP_FROZEN:
-		s->live->keep_frozen = 1;
+	case HMB_STOP_FROZEN: /* at once again while it is; the next daemon hears of it that way */
+		s->live->keep_frozen = 0;
 		start(s);
 		break;
 	case HMB_STOP_REINIT:
@@ -236,8 +246,7 @@ static void look_after_daemon(struct server *s)
 	if (!live->orphan_since_ns)
 		live->orphan_since_ns = now;
 	if (s->linger_ns && now - live->orphan_since_ns >= s->linger_ns) {
-		s->leaving = 1;
-		stop(s, DRAIN);
+		leave(s, DRAIN);
 	} else if (!running(s) && !s->leaving) {
 		decide_alone(s);
 	}
@@ -289,10 +298,10 @@ static void turn(struct server *s)
 		return;
 	live->shown = *s->c;
 	live->heartbeat_ns = monotonic_ns();
-	if (signalled && !s->leaving) {
-		s->leaving = 1;
-		stop(s, DRAIN);
-	}
+	if (signalled && !s->leaving)
+		leave(s, DRAIN);
+	if (s->leaving && s->c->stalls > s->stalls + STALLS_ENOUGH)
+		stop(s, NOW);
 	look_after_daemon(s);
 }
 

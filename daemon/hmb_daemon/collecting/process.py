@@ -259,6 +259,7 @@ class CollectorProcess(Collector):
                 peer.kill()
                 peer.wait(_END_S)
             peer.close()
+        self._fall_back()
         if self._watcher is not None:
             self._watcher.join()
 
@@ -275,6 +276,7 @@ class CollectorProcess(Collector):
             with self._replacing:
                 if self._closing.is_set():
                     return
+                state = int(self._live.state)  # another process may have begun meanwhile
                 if state == lib.HMB_LIVE_PAUSED and not self._told:
                     self._told = True
                     self._ended(int(self._live.code))
@@ -288,6 +290,7 @@ class CollectorProcess(Collector):
         assert self._peer is not None
         self._peer.close()
         self._peer = None
+        self._fall_back()
         if self._told and self._live.state != lib.HMB_LIVE_RUNNING:
             return  # nothing was being collected: the next start() starts one
         self.restarts += 1
@@ -302,7 +305,6 @@ class CollectorProcess(Collector):
             else:
                 self._told = False
                 return
-        self.c = self._options
         self.c.error = -errno.ECHILD
         self._told = True
         self._ended(int(lib.HMB_STOP_DEVICE))
@@ -369,6 +371,11 @@ class CollectorProcess(Collector):
             peer.kill()
             peer.wait(_END_S)
         peer.close()
+        self._fall_back()
+
+    def _fall_back(self) -> None:
+        """No process shows its numbers: the last commit has them."""
+        self._options.state = self._spool.read_commit().state
         self.c = self._options
 
     def new_epoch(self, *, give_up: bool) -> int:
