@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two C libraries, plain shared objects that cffi opens, no Python.h; and the C program."""
 
+import os
+import platform
 import tomllib
 from pathlib import Path
 
@@ -9,7 +11,15 @@ from setuptools.command.build_ext import build_ext
 
 # One file's loop calls another's small functions for every record: let them be inlined.
 INLINE = ["-O3", "-flto=auto", "-fno-semantic-interposition"]
-FLAGS = ["-std=c11", "-D_GNU_SOURCE", *INLINE, "-g", "-Wall", "-Wextra", "-Iinclude/uapi"]
+# What a distribution hardens its packages with: this code parses bytes that nobody vouches for.
+HARDEN = [
+    *("-fstack-protector-strong", "-fstack-clash-protection"),
+    *("-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"),
+    *(["-fcf-protection"] if platform.machine() == "x86_64" else []),
+]
+LINK = ["-pthread", "-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack", "-Wl,-z,defs"]
+WARN = ["-Wall", "-Wextra", *(["-Werror"] if os.environ.get("CI") == "true" else [])]
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", *INLINE, *HARDEN, "-g", *WARN, "-Iinclude/uapi"]
 
 
 def _files(pattern: str, folders: tuple[str, ...]) -> list[str]:
@@ -17,12 +27,16 @@ def _files(pattern: str, folders: tuple[str, ...]) -> list[str]:
 
 
 def library(name: str, *folders: str) -> Extension:
+    """A library of all C files in some folders, with the symbol map that lies there."""
+    maps = _files("*.map", folders)
+    hide = ["-fvisibility=hidden"] if maps else []
+    headers = _files("*.h", (*folders, f"{folders[0]}/api"))
     return Extension(
         name,
         sources=_files("*.c", folders),
-        depends=[*_files("*.h", (*folders, f"{folders[0]}/api")), "include/uapi/linux/hmb_trace.h"],
-        extra_compile_args=[*FLAGS, *(f"-I{f}" for f in folders), f"-Wa,-I{folders[0]}"],
-        extra_link_args=["-pthread", *INLINE],
+        depends=[*headers, *maps, "include/uapi/linux/hmb_trace.h"],
+        extra_compile_args=[*FLAGS, *hide, *(f"-I{f}" for f in folders), f"-Wa,-I{folders[0]}"],
+        extra_link_args=[*LINK, *INLINE, *(f"-Wl,--version-script={path}" for path in maps)],
     )
 
 
@@ -43,7 +57,7 @@ def program(name: str, *folders: str) -> Program:
         depends=[*_files("*.h", (*folders, "libhmbtrace", "libhmbtrace/api"))],
         define_macros=[("HMB_TRACE_VERSION", f'"{_version()}"')],
         extra_compile_args=[*flags, "-Ilibhmbtrace"],
-        extra_link_args=["-pthread", "-pie", *INLINE],
+        extra_link_args=[*LINK, "-pie", *INLINE],
     )
 
 

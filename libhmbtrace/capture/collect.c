@@ -17,16 +17,6 @@
 #define DATA_SLACK 8192u
 #define MIN_WINDOW 8192u
 
-/* R6: the header is still the one that we attached to, with our tail in it. */
-static int header_is_ours(const struct hmb_ring *ring, uint64_t tail)
-{
-	const struct hmb_ring_hdr *hdr = ring_header(ring);
-
-	return __atomic_load_n(&hdr->magic, __ATOMIC_RELAXED) == HMB_RING_MAGIC &&
-	       __atomic_load_n(&hdr->ring_size, __ATOMIC_RELAXED) == ring->ring_size &&
-	       __atomic_load_n(&hdr->tail, __ATOMIC_RELAXED) == tail;
-}
-
 /* How much to take at once: what is there, up to the lap's end, with room kept for its rejects. */
 static uint64_t choose_window(const struct pass *pass)
 {
@@ -63,14 +53,19 @@ static void note_index(struct pass *pass)
 	emit(pass, HMB_EV_INDEX, pass->cursor, state, sizeof(*state));
 }
 
-/* A head is worth remembering once what it had published is drained: see most_unread(). */
+/*
+ * A new head is worth remembering once what the one before had published is drained, and the
+ * latest tail that stood beside it: see most_unread().
+ */
 static void note_look(struct pass *pass)
 {
 	struct hmb_look *look = pass->state->look;
 
-	if (!reached(pass->cursor, look[0].head))
-		return;
-	look[1] = look[0];
+	if (look[0].head != pass->head) {
+		if (!reached(pass->cursor, look[0].head))
+			return;
+		look[1] = look[0];
+	}
 	look[0] = (struct hmb_look){ .head = pass->head, .tail = pass->start };
 }
 
@@ -102,7 +97,7 @@ static int look_again(const struct pass *pass, uint64_t header_tail, uint64_t *h
 {
 	/* Pairs with the firmware's barrier B': what it overwrote, it announced by head first. */
 	*head = hmb_load_after_copy(&ring_header(pass->ring)->head);
-	if (!header_is_ours(pass->ring, header_tail) || !reached(*head, pass->head))
+	if (!hmb_ring_is_ours(pass->ring, header_tail, pass->head, *head))
 		return -ESTALE;
 	return *head - pass->start > pass->ring->ring_size;
 }
@@ -164,8 +159,10 @@ int64_t hmb_collect_upto(const struct hmb_ring *ring, struct hmb_state *state,
 
 	observe_flags(&pass, __atomic_load_n(&ring_header(ring)->flags, __ATOMIC_RELAXED));
 	observe_reserved(&pass);
-	if (head == state->tail)
+	if (head == state->tail) {
+		note_look(&pass);
 		return 0;
+	}
 	err = take_window(&pass, header_tail);
 	if (err)
 		return err;
@@ -176,7 +173,7 @@ int64_t hmb_collect_upto(const struct hmb_ring *ring, struct hmb_state *state,
 static int check_before_pass(const struct hmb_ring *ring, const struct hmb_state *state,
 			     const struct hmb_sink *sink, uint64_t head)
 {
-	if (!header_is_ours(ring, state->tail))
+	if (!hmb_ring_is_ours(ring, state->tail, head, head))
 		return -ESTALE;
 	if (!hmb_cursors_valid(head, state->tail, ring->ring_size))
 		return -EILSEQ;

@@ -61,11 +61,6 @@ static uint32_t load_flags(const struct hmb_collector *c)
 			       __ATOMIC_RELAXED);
 }
 
-static int at_or_past(uint64_t cursor, uint64_t target)
-{
-	return (int64_t)(cursor - target) >= 0;
-}
-
 /* ---- room in the spool ---- */
 
 static void open_sink(const struct hmb_collector *c, const struct hmb_commit *last,
@@ -163,12 +158,10 @@ static void take_witness(const struct hmb_collector *c, struct witness *witness)
 static int ring_is_same(const struct hmb_collector *c, const struct witness *witness,
 			uint64_t head_seen)
 {
-	const struct hmb_ring_hdr *hdr = ring_header(&c->ring);
 	uint64_t head = load_head(c);
 	uint8_t now[HMB_RECORD_HDR_SIZE];
 
-	if (__atomic_load_n(&hdr->magic, __ATOMIC_RELAXED) != HMB_RING_MAGIC ||
-	    !at_or_past(head, head_seen))
+	if (!hmb_ring_is_ours(&c->ring, witness->cursor, head_seen, head))
 		return 0;
 	copy_ring(&c->ring, now, witness->cursor, witness->length);
 	return head - witness->cursor > c->ring.ring_size ||
@@ -351,7 +344,7 @@ static int check_frozen(struct hmb_collector *c, struct hmb_commit *last)
 /* Whether the loop is through: nothing more to take, or the target reached. */
 static int check_done(struct hmb_collector *c, struct loop *loop, int64_t result)
 {
-	int drained = result == 0 || (loop->has_target && at_or_past(c->state.tail, loop->target));
+	int drained = result == 0 || (loop->has_target && reached(c->state.tail, loop->target));
 
 	if (!loop->stopping && !c->once)
 		return 0;

@@ -67,6 +67,14 @@ static inline uint64_t event_room(const struct hmb_sink *sink)
 	return sink->events_cap - sink->events_len;
 }
 
+/* ---- ring.c ---- */
+
+/*
+ * R6, the one place that says so: whether the ring is still the one that we attached to, with our
+ * `tail` in it, and a head that did not go back.  What bytes say beyond that is the caller's.
+ */
+int hmb_ring_is_ours(const struct hmb_ring *ring, uint64_t tail, uint64_t head_seen, uint64_t head);
+
 /* ---- account.c ---- */
 
 struct hmb_event *emit(struct pass *pass, uint16_t kind, uint64_t cursor, const void *bytes,

@@ -34,6 +34,8 @@ class Event:
     reason: int
     pos: int
     cursor: int
+    host_ns: int
+    ts_ns: int
     seq: int
     a: int
     b: int
@@ -46,14 +48,10 @@ def decode_events(raw: bytes) -> list[Event]:
     events = []
     at = 0
     while at < len(raw):
-        magic, kind, reason, length, _, pos, cursor, _, _, seq, a, b, c, d, _ = EVENT.unpack_from(
-            raw, at
-        )
+        magic, kind, reason, length, _, *rest, _ = EVENT.unpack_from(raw, at)
         assert magic == lib.hmb_event_magic(), f"event magic {magic:#x} at {at}"
         start = at + EVENT.size
-        events.append(
-            Event(kind, reason, pos, cursor, seq, a, b, c, d, raw[start : start + length])
-        )
+        events.append(Event(kind, reason, *rest, raw[start : start + length]))
         at = start + (length + 7) // 8 * 8
     return events
 
