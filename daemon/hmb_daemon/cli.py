@@ -213,6 +213,3 @@ def _reloader(args: list[str]) -> Callable[[], Settings]:
 def main() -> int:
     """Run the command; the exit code."""
     return run(command, PROGRAM)
-
-
-

@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from hmb_daemon.settings import RELOADABLE as RELOADABLE
 from hmb_trace.errors import ConfigError
 
 DEFAULT_FILE = Path("/etc/hmb-trace/daemon.toml")

@@ -270,9 +270,7 @@ class Daemon:
             changed=self._waker.wake,
         )
         if settings.control:
-            self._control = ControlSocket(
-                settings.control, self._selector, self._answer, self.log
-            )
+            self._control = ControlSocket(settings.control, self._selector, self._answer, self.log)
             self._cleanup.callback(self._control.close)
         if settings.metrics:
             from hmb_daemon.host.metrics import MetricsServer  # noqa: PLC0415 - optional package
@@ -422,7 +420,7 @@ class Daemon:
             self._do_reload()
 
     def _on_ending_signal(self) -> None:
-        """The first drains and seals, the second does not wait for the disk, the third for the ring."""
+        """The first drains and seals; the second waits for no disk, the third for no ring."""
         self._ending_signals += 1
         if self._ending_signals > 1:
             self._give_up()
@@ -585,5 +583,3 @@ class Daemon:
         if level not in list(LogLevel):
             raise ValueError(f"level: found {level!r}, expected one of: {', '.join(LogLevel)}")
         self._use(replace(self._settings, log_level=LogLevel(str(level))))
-
-

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: RUF009 - the calls make fields: each is dataclasses.field() with an option in it
 """What the daemon can be told: one field an option, with its type, its default and its help.
 
 The command line, the environment, the configuration files and the manual are all made
@@ -169,7 +170,7 @@ class Option:
     reloadable: bool = False
 
 
-def _option(help: str, **more: Any) -> Any:  # noqa: A002 - the name that click has for it
+def _option(help: str, **more: Any) -> Any:
     """A field with its option; the field's own default is what the option's default text means."""
     option = Option(help, **more)
     value: Any = None
@@ -178,20 +179,20 @@ def _option(help: str, **more: Any) -> Any:  # noqa: A002 - the name that click 
     return field(default=value, metadata={"option": option})
 
 
-def _choice(help: str, default: enum.StrEnum, **more: Any) -> Any:  # noqa: A002 - as above
+def _choice(help: str, default: enum.StrEnum, **more: Any) -> Any:
     option = Option(help, default=default.value, **more)
     return field(default=default, metadata={"option": option})
 
 
-def _flag(help: str) -> Any:  # noqa: A002 - as above
+def _flag(help: str) -> Any:
     return field(default=False, metadata={"option": Option(help)})
 
 
-def _size(help: str, **more: Any) -> Any:  # noqa: A002 - as above
+def _size(help: str, **more: Any) -> Any:
     return _option(help, **{"parse": units.parse_size, "metavar": "SIZE", **more})
 
 
-def _time(help: str, **more: Any) -> Any:  # noqa: A002 - as above
+def _time(help: str, **more: Any) -> Any:
     return _option(help, **{"parse": units.parse_duration, "metavar": "TIME", **more})
 
 
@@ -205,9 +206,7 @@ class Settings:
     output_dir: Path | None = _option(
         "Directory of the dump set; made when missing.", metavar="DIR"
     )
-    output: str | None = _option(
-        "One dump file instead of a set; - is stdout.", metavar="FILE|-"
-    )
+    output: str | None = _option("One dump file instead of a set; - is stdout.", metavar="FILE|-")
     once: bool = _flag("Drain what is there, seal, exit.")
     duration: int | None = _time("Stop after so long.")
     rotate_size: int = _size(

@@ -280,6 +280,11 @@ static int64_t pass(struct hmb_collector *c, struct loop *loop, struct hmb_commi
 	note_fill(c, last, head);
 	testpoint(HMB_TESTPOINT_BEFORE_COPY);
 	result = collect(c, last, &sink, &head, &witness);
+	if (hmb_is_cut(c->ring.base)) {
+		c->state = last->state; /* of zeros that stand for what is gone nothing is kept */
+		*stop = HMB_STOP_HANGUP;
+		return 0;
+	}
 	if (result > 0)
 		watch_clock(c, loop, last, &sink, head);
 	loop->last_head = head;

@@ -18,7 +18,8 @@ import structlog
 from hmb_daemon.host import log
 from hmb_daemon.recovery import damaged_spool as damaged
 from hmb_daemon.spool.file import DamagedSpoolError, Spool
-from hmb_daemon.writing.segment import Segment
+from hmb_daemon.writing.place import Place
+from hmb_daemon.writing.segment import SegmentFiles
 
 from hmb_trace._core import ffi
 from tests.conftest import Programs, program, wait_until
@@ -388,7 +389,7 @@ def test_a_new_segment_never_takes_a_name_in_use(tmp_path: Path, there: str, dir
     name = tmp_path / f"x{there}"
     name.write_bytes(b"somebody else's")
     with pytest.raises(FileExistsError):
-        Segment(tmp_path, "x", fresh=True, direct=direct)
+        SegmentFiles(Place(tmp_path), "x", fresh=True, direct=direct)
     assert name.read_bytes() == b"somebody else's"
     assert [path.name for path in tmp_path.iterdir()] == [name.name]
 

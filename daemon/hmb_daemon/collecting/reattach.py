@@ -13,6 +13,7 @@ from hmb_trace.errors import AbiTooNewError, HmbTraceError, NoInputError
 from hmb_trace.live.ring import SHM_SCHEME, Ring, attach
 
 _INVALID_S = 0.1
+_TOO_NEW_S = 0.5
 
 
 def _place(path: str) -> Path:
@@ -44,6 +45,7 @@ class Reconnector:
         self._gone = gone
         self._since = time.monotonic()
         self._said = ""
+        self._too_new_since: float | None = None
         self.reason: HmbTraceError | None = None
         self.missing = False
 
@@ -80,7 +82,8 @@ class Reconnector:
         except HmbTraceError as error:
             self._say(error)
             newer = isinstance(error, AbiTooNewError)
-            if self.missing:
+            self._too_new_since = (self._too_new_since or time.monotonic()) if newer else None
+            if self.missing and not self.too_new_for_good():
                 return Finding.NOTHING, None
             return (Finding.TOO_NEW if newer else Finding.NO_RING), None
         return Finding.RING, self._ring
@@ -90,6 +93,11 @@ class Reconnector:
         if str(error) != self._said:
             self._said = str(error)
             self._log.warning("ring-refused", error=self._said)
+
+    def too_new_for_good(self) -> bool:
+        """Whether the version has stood there for longer than a write takes."""
+        since = self._too_new_since
+        return since is not None and time.monotonic() - since >= _TOO_NEW_S
 
     def invalid_too_long(self) -> bool:
         """R2: cursors under a valid header had their 100 ms."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory the spool takes where nobody said: what this process may use, and its siblings."""
+"""How much memory the spool takes where nobody said: of what this process may use, and is free."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ TABLE: tuple[Row, ...] = (
     Row(S.FROZEN, E.MISSING, W.ALWAYS, "nothing", S.DISCONNECTED),
     Row(S.WAITING, E.MISSING, W.ALWAYS, "nothing", S.DISCONNECTED),
     Row(S.DISCONNECTED, E.THERE, W.ALWAYS, "nothing", S.WAITING),
-    Row(S.DISCONNECTED, E.TOO_NEW, W.ALWAYS, "nothing", S.WAITING),
+    Row(None, E.TOO_NEW, W.ALWAYS, "bear_too_new", S.WAITING),
     Row(S.FROZEN, E.BACK, W.ALWAYS, "begin_epoch"),
     Row(S.WAITING, E.BACK, W.ALWAYS, "begin_epoch"),
     Row(S.DISCONNECTED, E.BACK, W.ALWAYS, "begin_epoch"),
@@ -350,6 +350,12 @@ class Supervisor:
         )
         self._set_state(State.RUNNING)
         self._start()
+
+    def _bear_too_new(self) -> None:
+        """A version that is only being written ends in a moment; another firmware's stays."""
+        looking = self._reconnector
+        if looking is not None and looking.too_new_for_good():
+            self._end(Cause.REINITIALISED, looking.reason)
 
     # -- actions: the end
 

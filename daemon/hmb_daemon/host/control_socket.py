@@ -122,13 +122,16 @@ class ControlSocket:
                 raise TypeError("expected a JSON object")
             answer = self._answer(request)
         except LaterAnswer as later:
-            later.subscribe(lambda said: self._send(link, said) and None)
+            later.subscribe(lambda said: self._deliver(link, said))
             return True
         except RecursionError:
             answer = {"ok": False, "error": "JSON is nested too deeply"}
         except (ValueError, TypeError) as error:
             answer = {"ok": False, "error": str(error)}
         return self._send(link, answer)
+
+    def _deliver(self, link: socket.socket, answer: dict[str, Any]) -> None:
+        self._send(link, answer)
 
     def _send(self, link: socket.socket, answer: dict[str, Any]) -> bool:
         if link not in self._buffers:

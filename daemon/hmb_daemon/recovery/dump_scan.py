@@ -106,7 +106,7 @@ def last_walk(fd: int, size: int, boundaries: list[int]) -> Any | None:
     """
     end = data_end(fd, size)
     near = [offset for offset in boundaries if end - _TAIL <= offset < end]
-    for start in (near[:1] or [max(0, end - _TAIL) & ~(_ALIGN - 1)]):
+    for start in near[:1] or [max(0, end - _TAIL) & ~(_ALIGN - 1)]:
         offset = start
         walk = None
         while offset < end:

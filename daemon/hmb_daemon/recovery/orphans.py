@@ -156,9 +156,7 @@ class Sealer:
             try:
                 side = self._seal(orphan)
             except OSError as error:
-                self._log.error(
-                    "recovery-failed", segment=orphan.found.name, error=error.strerror
-                )
+                self._log.error("recovery-failed", segment=orphan.found.name, error=error.strerror)
                 if wait(delay):
                     return
                 delay = min(2 * delay, _MAX_S)
@@ -195,11 +193,11 @@ class Sealer:
         else:
             os.ftruncate(fd, parts[-1].end if parts else 0)  # zeros were reserved, never written
             os.fsync(fd)
-        walk, digest = _walk(fd)
+        walk, _ = walked = _walk(fd)
         rejected = sum(part.end - part.start for part in damaged)
         # Beyond the first damage the log's offsets are no longer those of the file.
         known = damaged[0].start if damaged else int(walk.offset)
-        side = self._describe(orphan.found, walk, digest, kept, rejected, known)
+        side = self._describe(orphan.found, walked, kept, rejected, known)
         publish(place, name, side.encode(), rejects=kept.entries > 0, sync=lambda: _sync(place))
         if fd != orphan.fd:
             os.close(fd)
@@ -215,14 +213,9 @@ class Sealer:
         return side
 
     def _describe(
-        self,
-        found: names.Found,
-        walk: Any,
-        digest: str,
-        kept: _Rejects,
-        rejected: int,
-        known: int,
+        self, found: names.Found, walked: tuple[Any, str], kept: _Rejects, rejected: int, known: int
     ) -> Sidecar:
+        walk, digest = walked
         lists, begin = _read_log(self._directory, found.name, known)
         counted = _counted(walk, lists, kept.entries, rejected)
         builder = SidecarBuilder(found.name + names.BIN, found.number, self._origin, self._cause)
@@ -230,9 +223,7 @@ class Sealer:
         builder.counts(counted)
         builder.lists(lists)
         builder.dump(int(walk.offset), digest, walk, walk)
-        builder.rejects(
-            found.name, entries=kept.entries, records=kept.entries, size=kept.size
-        )
+        builder.rejects(found.name, entries=kept.entries, records=kept.entries, size=kept.size)
         kind = "host-died" if self._cause is Cause.HOST_DIED else "spool-lost"
         builder.reason(Reason(kind=kind, offset=int(walk.offset), text=_text(rejected)))
         return builder.build()

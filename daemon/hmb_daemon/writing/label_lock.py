@@ -51,10 +51,10 @@ class LabelLock:
         except BlockingIOError as error:
             pid = lock_holder(fd)
             os.close(fd)
+            who = f"pid {pid}" if pid else "another daemon"
             raise BusyError(
-                f"{self.path.parent} is being written by {f'pid {pid}' if pid else 'another daemon'}"
-                f" with this label; two captures in one directory need different names: give "
-                "another --label"
+                f"{self.path.parent} is being written with this label by {who}; two captures in "
+                "one directory need different names: give another --label"
             ) from error
         except OSError as error:
             if error.errno not in NOT_SUPPORTED:

@@ -8,6 +8,7 @@ end early, because its file may not grow or was taken away.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -288,10 +289,8 @@ class OpenSegment:
             SegmentLostError: the dump was taken away.
         """
         desk, state = self._desk, self._desk.state
-        try:
+        with contextlib.suppress(OSError):  # the steps below retry
             self.look()
-        except OSError:
-            pass  # the steps below retry
         state.phase, state.cause = lib.HMB_PHASE_SEALING, int(cause)
         desk.spool.commit_writer(state)
         point("seal-committed")
@@ -300,7 +299,7 @@ class OpenSegment:
         remarks.clear()
         desk.spool.commit_writer(state)
         point("seal-data")
-        side = self._attempt(Step.SIDECAR, lambda: self._describe(cause, digest))
+        side: Sidecar = self._attempt(Step.SIDECAR, lambda: self._describe(cause, digest))
         self._publish(side.encode())
         self.close()
         return side
@@ -375,6 +374,13 @@ class OpenSegment:
         )
         self.close()
 
+    def discard(self) -> None:
+        """Nothing of it is committed: the spool has all that was written to it."""
+        for name in (self._files.part, self._files.events.name, self._files.rejects.name):
+            with contextlib.suppress(OSError):
+                self._place.unlink(name)
+        self.close()
+
     def close(self) -> None:
         """Close files and directory; the segment stays as it is."""
         self._files.close()
@@ -394,7 +400,9 @@ def _name_segment(desk: Desk) -> None:
     point("segment-named")
 
 
-def fill(sink: Any, spool: Any, taken: Callable[[], int], end: int, flush: Callable[[], None]) -> bool:
+def fill(
+    sink: Any, spool: Any, taken: Callable[[], int], end: int, flush: Callable[[], None]
+) -> bool:
     """Take everything up to `end`, writing whole buffers; whether there was one."""
     whole = False
     while (left := end - taken()) > 0:

@@ -77,9 +77,7 @@ def weight(standing: Standing, place: Plan) -> int:
     return place.pos - standing.segment_pos + log
 
 
-def size_cut(
-    marks: Sequence[Plan], end: Plan, standing: Standing, limit: int
-) -> Plan | None:
+def size_cut(marks: Sequence[Plan], end: Plan, standing: Standing, limit: int) -> Plan | None:
     """The last place before the limit; a single record beyond it stays whole.
 
     Never before what is in the file already: after a restart with a smaller limit the segment
@@ -98,6 +96,8 @@ def size_cut(
 
 def _moves(standing: Standing, place: Plan) -> bool:
     """Whether a segment that ends there would hold anything."""
-    return place.pos > standing.segment_pos or place.journal > standing.here.journal or (
-        place.key == standing.here.key and standing.bytes_beside > 0
+    return (
+        place.pos > standing.segment_pos
+        or place.journal > standing.here.journal
+        or (place.key == standing.here.key and standing.bytes_beside > 0)
     )

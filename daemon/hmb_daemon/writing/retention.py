@@ -98,7 +98,7 @@ class Retention:
         self._total += kept.size
 
     def replace(self, name: str, action: Callable[[], None]) -> bool:
-        """Do something to a segment's files unless it was deleted meanwhile; whether it was done."""
+        """Change a segment's files unless it was deleted meanwhile; whether that was done."""
         with self._lock:
             kept = next((k for k in self._kept if k.name == name), None)
             if kept is None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -91,10 +92,8 @@ class Retrier:
                 self._look(look)
 
     def _look(self, look: Callable[[], None]) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the next try tells what is wrong
             look()
-        except OSError:
-            pass  # the next try tells what is wrong
 
     def _delete_something(self, step: Step, error: OSError) -> bool:
         """Begin the trouble; whether room was made for another try at once."""

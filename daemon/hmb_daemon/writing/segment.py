@@ -13,7 +13,7 @@ import enum
 import errno
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from hmb_daemon.errors_table import NOT_SUPPORTED
 from hmb_daemon.host.testpoints import point
@@ -39,14 +39,14 @@ class LogFile:
 
     def __init__(self, place: Place, name: str, size: int) -> None:
         self._place = place
-        self._name = name
+        self.name = name
         self.size = size
         self.fd = -1
         self._dirty = False
 
     def open(self, *, fresh: bool = False) -> None:
         """Open or make it, and cut off what was written beyond `size`."""
-        fd = self._place.open(self._name, _CREATE | os.O_EXCL if fresh else _CREATE)
+        fd = self._place.open(self.name, _CREATE | os.O_EXCL if fresh else _CREATE)
         try:
             os.ftruncate(fd, self.size)
         except BaseException:
@@ -55,8 +55,8 @@ class LogFile:
         self.fd = fd
 
     def open_if_there(self) -> None:
-        """Open it where an earlier daemon made it."""
-        if self.size or self._place.stat(self._name):
+        """Open it where an earlier daemon made it, and has not renamed it yet."""
+        if self._place.stat(self.name):
             self.open()
 
     def append(self, data: bytes) -> None:
@@ -75,10 +75,10 @@ class LogFile:
 
     def restore(self, *other_names: str) -> None:
         """Make it again where somebody took it away; what was written is still open."""
-        if self.fd < 0 or any(self._place.is_at(self.fd, n) for n in (self._name, *other_names)):
+        if self.fd < 0 or any(self._place.is_at(self.fd, n) for n in (self.name, *other_names)):
             return
-        if self._place.stat(self._name) is None:
-            fd = copy_of(self._place, self.fd, self._name)
+        if self._place.stat(self.name) is None:
+            fd = copy_of(self._place, self.fd, self.name)
             os.close(self.fd)
             self.fd, self._dirty = fd, True
 
@@ -233,7 +233,7 @@ def copy_of(place: Place, fd: int, name: str) -> int:
 
 
 @contextlib.contextmanager
-def buffered(fd: int):  # type: ignore[no-untyped-def]  # noqa: ANN201 - a generator of nothing
+def buffered(fd: int) -> Iterator[None]:
     """Without direct I/O for a moment: reads of any size and place."""
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     if not flags & os.O_DIRECT:

@@ -272,6 +272,7 @@ _HANDLERS: dict[int, Callable[[Lists, LogEntry], None]] = {
     lib.HMB_EV_CLOCK_STEP: Lists._clock_step,
 }
 
+
 def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 

@@ -149,9 +149,7 @@ class Sink:
         try:
             for offset in range(start, self.in_file, BOUNCE):
                 data = _read_exactly(self.fd, min(BOUNCE, self.in_file - offset), offset)
-                while data:
-                    written = os.pwrite(self.fd, data, offset)
-                    data, offset = data[written:], offset + written
+                _write_exactly(self.fd, data, offset)
         finally:
             self.direct = direct
             self.go_direct()
@@ -308,6 +306,12 @@ class Sink:
         for buffer in (self._buffer, self._spare):
             if buffer:
                 buffer.close()
+
+
+def _write_exactly(fd: int, data: bytes, offset: int) -> None:
+    while data:
+        written = os.pwrite(fd, data, offset)
+        data, offset = data[written:], offset + written
 
 
 def _read_exactly(fd: int, size: int, offset: int) -> bytes:

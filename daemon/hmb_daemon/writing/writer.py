@@ -8,6 +8,7 @@ waits, looks at what was collected, and carries plans out.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections import deque
@@ -243,7 +244,7 @@ class Writer(threading.Thread):
         if self._something_for(plan):
             self._advance(plan)
         if plan.cause is not None and self.segment:
-            self._seal(plan.cause)
+            self._seal(plan, plan.cause)
         elif plan.cause is Cause.REINITIALISED:
             self._begin_at(plan)
 
@@ -427,8 +428,11 @@ class Writer(threading.Thread):
     def _flush_odd(self, open_segment: OpenSegment) -> None:
         open_segment.flush_odd()
         self._odd_since = 0
-        if self._marks:
-            self._settle(self._marks[-1] if self._marks[-1].cause is None else self._marks[0])
+        end = self.state.segment_pos + open_segment.sink.in_file
+        places = itertools.takewhile(lambda m: m.cause is None and m.pos <= end, self._marks)
+        last = max(places, key=lambda mark: mark.key, default=None)
+        if last is not None:
+            self._settle(last)
 
     def _try_to_make_room(self) -> bool:
         if self.settings.disk_full != "drop-oldest":
@@ -446,22 +450,13 @@ class Writer(threading.Thread):
         while self._marks and self._marks[0].key <= plan.key:
             self._marks.popleft()
 
-    def _seal(self, cause: Cause) -> None:
+    def _seal(self, plan: Plan, cause: Cause) -> None:
         open_segment = self.segment
         assert open_segment is not None
         open_segment.flush_odd()
         self._odd_since = 0
-        self._settle_rest()
+        self._settle(plan)
         self._seal_at_commit(open_segment, cause)
-
-    def _settle_rest(self) -> None:
-        """All that was taken is in the file now: the plan's end is a place."""
-        assert self.segment is not None
-        end = self.state.segment_pos + self.segment.sink.in_file
-        places = [mark for mark in self._marks if mark.pos <= end]
-        epoch = next((n for n, mark in enumerate(places) if mark.cause is not None), len(places))
-        if places[:epoch]:
-            self._settle(places[epoch - 1])
 
     def _seal_at_commit(self, open_segment: OpenSegment, cause: Cause) -> None:
         """What lies beyond the commit goes into the next segment."""
@@ -487,8 +482,9 @@ class Writer(threading.Thread):
     def _drop_empty_segment(self) -> None:
         """Nothing is in it: its files may go, and the next try takes the next number."""
         if self.segment is not None:
-            self.segment.let_go("nothing could be written to it")
+            self.segment.discard()
             self.segment = None
+            self.state.segment -= 1
         self._reset_state()
         self._rescan()
 

@@ -210,7 +210,12 @@ class Ring:
         self._memory = memory
         self._base = ffi.from_buffer(memory)
         self.c = ffi.new("struct hmb_ring *")
-        self.reattach()
+        self._guarded = bool(exclusive and lib.hmb_guard(self._base, len(memory)))
+        try:
+            self.reattach()
+        except BaseException:
+            self._unguard()
+            raise
         self._state = ffi.new("struct hmb_state *")
         self._options = ffi.new("struct hmb_options *")
         self._begun = False
@@ -232,6 +237,8 @@ class Ring:
         """Whether its file has become shorter than what is mapped: the rest is gone."""
         if self.c.can_poll:
             return False
+        if lib.hmb_is_cut(self._base):
+            return True
         return os.fstat(self.fd).st_size < len(self._memory)
 
     def header_is_valid(self) -> bool:
@@ -323,8 +330,14 @@ class Ring:
             )
         raise InputOutputError(f"{self.path}: cannot store tail: {os.strerror(-result)}")
 
+    def _unguard(self) -> None:
+        if self._guarded:
+            lib.hmb_unguard(self._base)
+            self._guarded = False
+
     def close(self) -> None:
         """Unmap and release the lock; the ring stays as it is."""
+        self._unguard()
         self._base = ffi.NULL
         self.c = ffi.NULL
         try:
