@@ -15,6 +15,8 @@
 
 #include <linux/hmb_trace.h>
 
+/* Everything else is hidden; libhmbtrace.map says the same to the linker. */
+#pragma GCC visibility push(default)
 /* clang-format off: each needs the ones before it */
 #include "api/layout.h"
 #include "api/ring.h"
@@ -22,12 +24,14 @@
 #include "api/collect.h"
 #include "api/spool.h"
 #include "api/collector.h"
+#include "api/live.h"
 #include "api/dump.h"
 #include "api/render.h"
 #include "api/fnv.h"
 #include "api/pairing.h"
 #include "api/pccx.h"
 /* clang-format on */
+#pragma GCC visibility pop
 
 #define HMB_EVENT_MAGIC 0x56454D48u /* "HMEV" in memory order */
 

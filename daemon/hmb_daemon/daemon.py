@@ -18,8 +18,8 @@ from dataclasses import replace
 from typing import Any
 
 from hmb_daemon import failures
+from hmb_daemon.collecting import choice
 from hmb_daemon.collecting import start as capture
-from hmb_daemon.collecting.collector import Collector
 from hmb_daemon.collecting.supervisor import NOTED, Event, State, Supervisor
 from hmb_daemon.host import log, signals
 from hmb_daemon.host.control_socket import ControlSocket
@@ -29,8 +29,10 @@ from hmb_daemon.host.workers import Worker
 from hmb_daemon.recovery import damaged_spool as damaged
 from hmb_daemon.recovery import leftover as leftovers
 from hmb_daemon.recovery import orphans
-from hmb_daemon.settings import RELOADABLE, LogLevel, Settings
+from hmb_daemon.settings import RELOADABLE, CollectorKind, LogLevel, Settings
 from hmb_daemon.spool.causes import Cause, Note
+from hmb_daemon.spool.file import Spool
+from hmb_daemon.spool.file import place as spool_place
 from hmb_daemon.spool.journal import counters_bytes, counters_delta
 from hmb_daemon.status import announcement, collector_status, summary, writer_status
 from hmb_daemon.writing import output
@@ -43,7 +45,7 @@ from hmb_daemon.writing.sidecar_builder import Origin
 from hmb_daemon.writing.writer import Writer
 from hmb_trace.dumps.sidecar import Sidecar
 from hmb_trace.errors import HmbTraceError, NoInputError, from_os_error
-from hmb_trace.live.ring import Ring, attach
+from hmb_trace.live.ring import Ring
 
 _TICK_S = 1.0
 _WAITING_TICK_S = 0.02
@@ -151,19 +153,36 @@ class Daemon:
             self._label_lock = None
         self._origin = self._describe_ring(ring)
         opener = capture.Opener(self._settings, ring, self._output, self.log)
-        self._spool, struct = opener.open()
+        try:
+            self._spool, struct = opener.open()
+        except capture.CannotAdoptError as error:
+            ring = self._ring_of_start = self._end_collector(ring, error.spool)
+            opener = capture.Opener(self._settings, ring, self._output, self.log)
+            self._spool, struct = opener.open()
         self._manifest_for = opener.manifest_for
         self._manifest = self._spool.manifest()
         # Until something was collected a fresh spool holds nothing that anybody would miss.
         self._spool_done = not opener.resumed
         self._cleanup.callback(self._close_spool)
-        self._cleanup.callback(capture.Populator(self._spool).stop)
+        if self._settings.collector is CollectorKind.INTERNAL:
+            self._cleanup.callback(capture.Populator(self._spool).stop)
         self._counters_before = opener.counters_before
         self._remarks = opener.remarks
-        collector = Collector(struct, self._collector_ended)
+        collector = choice.make_collector(
+            self._settings, struct, self._collector_ended, self._spool, ring, self.log
+        )
         self._supervisor = Supervisor(self, self._settings, ring, collector)
         self._collector = collector
         self._adopt_orphans(opener.resumed)
+
+    def _end_collector(self, ring: Ring, opened: Spool) -> Ring:
+        """One that cannot be gone on with; what it took is finished like any leftover."""
+        self.log.warning("collector-found", action="asked to end: other output, or other version")
+        ring.close()
+        self._ring_of_start = None
+        found = choice.attach_anew(self._settings, opened)
+        opened.close(remove=False)
+        return found
 
     def _describe_ring(self, ring: Ring) -> Origin:
         return Origin(
@@ -175,10 +194,10 @@ class Daemon:
 
     def _attach_ring(self) -> Ring:
         try:
-            return attach(self._settings.device)
+            return choice.attach_ring(self._settings, self.log)
         except NoInputError:
             # Its records may still be in a spool: those are sealed before we say no.
-            place = capture.spool_place(self._settings)
+            place = spool_place(self._settings)
             leftovers.finish_without_ring(self._settings, place, self._open_output, self.log)
             raise
 
@@ -221,6 +240,8 @@ class Daemon:
             directory, found, self._origin, cause, self.log, sealed=self._orphan_sealed
         )
         self._cleanup.callback(self._sealer.close)
+        if untold and found:
+            capture.skip_known(self._collector.c, self._spool, found[-1].fd, found[-1].end)
         last_seq = next((o.last_seq for o in reversed(found) if o.last_seq is not None), None)
         if last_seq is not None and not resumed and not self._collector.state.have_seq:
             capture.continue_sequence(self._collector.c, self._spool, last_seq)
@@ -290,6 +311,7 @@ class Daemon:
         self._collector.stop()
         self._writer.retrier.give_up.set()
         self._collector.join()
+        self._collector.close()
         if self._writer.is_alive() and not self._stopping.is_stuck():
             self._writer.request(Request(self._cause, last=True))
             self._writer.join(_STUCK_S)
@@ -474,7 +496,7 @@ class Daemon:
             if self._stopping.is_stuck():
                 break
         failure = self._end_of_writer()
-        self._spool_done = failure is None
+        self._spool_done = failure is None and not self._collector.outlives_us
         self._end_recovery(0.0 if self._ending_signals else _COMPRESS_PATIENCE_S)
         if self._output.is_set:
             self._housekeeper.stop(_COMPRESS_PATIENCE_S)
@@ -528,6 +550,7 @@ class Daemon:
             "uptime_s": round(time.monotonic() - self._started, 3),
             "output": str(self._output.directory),
             "mode": self._settings.mode.value,
+            "collector": self._collector.about(),
             **collector_status(self._collector.c),
             **writer_status(self._writer, self._spool),
             "segments_deleted": self._housekeeper.deleted,
@@ -542,6 +565,7 @@ class Daemon:
             "snapshot": lambda: self._writer.request(Request(Cause.SNAPSHOT)),
             "stop": lambda: self._ask_stop(Cause.STOP),
             "reload": self._do_reload,
+            "replace-collector": self._replace_collector,
             "log-level": lambda: self._set_log_level(request.get("level")),
         }
         command = request.get("cmd")
@@ -549,6 +573,11 @@ class Daemon:
             raise ValueError(f"unknown cmd {command!r}, expected one of: {', '.join(actions)}")
         said = actions[command]()
         return {"ok": True, **(said if isinstance(said, dict) else {})}
+
+    def _replace_collector(self) -> dict[str, Any]:
+        unread_s = self._collector.replace()
+        self.log.info("collector-replaced", unread_us=round(unread_s * 1e6))
+        return {"unread_s": unread_s, "collector": self._collector.about()}
 
     def _set_log_level(self, level: object) -> None:
         if level not in list(LogLevel):

@@ -66,6 +66,13 @@ class Mode(enum.StrEnum):
     SNAPSHOT = "snapshot"
 
 
+class CollectorKind(enum.StrEnum):
+    """Who takes records from the ring."""
+
+    INTERNAL = "internal"
+    PROCESS = "process"
+
+
 class LogFormat(enum.StrEnum):
     """How log lines look."""
 
@@ -285,6 +292,14 @@ class Settings:
     mode: Mode = _choice(
         "snapshot: a flight recorder that writes only on USR2, on control or at the end.",
         Mode.STREAM,
+    )
+    collector: CollectorKind = _choice(
+        "Collect in a process of its own, which goes on while this one is restarted, or in a "
+        "thread (where no second process may be).",
+        CollectorKind.INTERNAL,
+    )
+    orphan_linger: int = _time(
+        "A collector without a daemon ends after so long; 0: it stays.", default="1m"
     )
     metrics: str | None = _option(
         "Prometheus endpoint (extra: fleet); without HOST it listens on all addresses.",

@@ -69,7 +69,7 @@ struct hmb_state {
 	uint32_t reserved_logged; /* reserved fields already logged, a bit each */
 	uint64_t index_pos; /* pos of the last HMB_EV_INDEX */
 	uint32_t anomalies; /* events since the last HMB_EV_INDEX */
-	uint32_t pad1;
+	uint32_t clock_events; /* HMB_EV_CLOCK_STEP since the last HMB_EV_INDEX */
 	struct hmb_marker_run markers;
 	struct hmb_pending_break pending;
 	struct hmb_look

@@ -40,6 +40,7 @@ struct hmb_break {
 	uint32_t pad;
 };
 
+/* At least 3 entries: a record may need so many. */
 struct hmb_breaks {
 	struct hmb_break *item;
 	uint64_t cap;
@@ -64,7 +65,8 @@ struct hmb_walk_pending {
 	uint32_t seq;
 	uint32_t kind; /* of the break; 0: none */
 	uint32_t pad;
-	struct hmb_marker_run markers; /* since the record before it */
+	struct hmb_marker_run markers_before; /* between it and the record before */
+	struct hmb_marker_run markers; /* since the record before */
 };
 
 /* Where a walk stands, and what it has seen. All zero at the start. */

@@ -12,6 +12,7 @@
 
 #include "barrier.h"
 #include "clock.h"
+#include "clock_watch.h"
 #include "core.h"
 #include "pass.h"
 #include "testpoint.h"
@@ -60,26 +61,19 @@ static uint32_t load_flags(const struct hmb_collector *c)
 			       __ATOMIC_RELAXED);
 }
 
-static int at_or_past(uint64_t cursor, uint64_t target)
-{
-	return (int64_t)(cursor - target) >= 0;
-}
-
 /* ---- room in the spool ---- */
 
 static void open_sink(const struct hmb_collector *c, const struct hmb_commit *last,
 		      struct hmb_sink *sink)
 {
 	const struct hmb_spool *spool = &c->spool;
-	uint64_t data_used = last->data_head - hmb_spool_data_tail(spool);
-	uint64_t journal_used = last->journal_head - hmb_spool_journal_tail(spool);
-	uint64_t data_free = spool->data_size - data_used;
+	uint64_t data_free = hmb_spool_data_room(spool, last->data_head);
 
 	*sink = (struct hmb_sink){
 		.data = spool->data + last->data_head % spool->data_size,
 		.data_cap = HMB_MIN(data_free, c->batch_bytes + hmb_collect_min_data()),
 		.events = spool->journal + last->journal_head % spool->journal_size,
-		.events_cap = spool->journal_size - journal_used,
+		.events_cap = hmb_spool_journal_room(spool, last->journal_head),
 	};
 }
 
@@ -164,12 +158,10 @@ static void take_witness(const struct hmb_collector *c, struct witness *witness)
 static int ring_is_same(const struct hmb_collector *c, const struct witness *witness,
 			uint64_t head_seen)
 {
-	const struct hmb_ring_hdr *hdr = ring_header(&c->ring);
 	uint64_t head = load_head(c);
 	uint8_t now[HMB_RECORD_HDR_SIZE];
 
-	if (__atomic_load_n(&hdr->magic, __ATOMIC_RELAXED) != HMB_RING_MAGIC ||
-	    !at_or_past(head, head_seen))
+	if (!hmb_ring_is_ours(&c->ring, witness->cursor, head_seen, head))
 		return 0;
 	copy_ring(&c->ring, now, witness->cursor, witness->length);
 	return head - witness->cursor > c->ring.ring_size ||
@@ -190,16 +182,31 @@ static int store_tail_of_pass(struct hmb_collector *c, const struct hmb_commit *
  * pass before: head has moved since, and this pass has drained it.
  */
 static void note_clock(struct hmb_collector *c, struct loop *loop, struct hmb_sink *sink,
-		       uint64_t head)
+		       uint64_t age_ns)
 {
-	struct hmb_event *event;
-
-	if (c->state.tail != head || head == loop->last_head ||
-	    loop->now_ns - loop->last_clock_ns < CLOCK_PAIR_NS)
+	if (!age_ns || (loop->last_clock_ns && loop->now_ns - loop->last_clock_ns < CLOCK_PAIR_NS))
 		return;
-	event = hmb_note(&c->state, sink, HMB_EV_CLOCK);
-	event->a = monotonic_ns() - loop->last_pass_ns;
+	hmb_note(&c->state, sink, HMB_EV_CLOCK)->a = age_ns;
 	loop->last_clock_ns = loop->now_ns;
+}
+
+/* What a pass that took something says about the firmware's clock. */
+static void watch_clock(struct hmb_collector *c, struct loop *loop, const struct hmb_commit *last,
+			struct hmb_sink *sink, uint64_t head)
+{
+	struct hmb_clock_look look = { .pos = last->state.pos,
+				       .ts_ns = last->state.last_ts_ns,
+				       .data = sink->data,
+				       .data_len = sink->data_len,
+				       .had_record = last->state.epoch == c->state.epoch &&
+						     last->state.have_seq };
+
+	if (c->state.tail == head && head != loop->last_head)
+		look.age_ns = monotonic_ns() - loop->last_pass_ns;
+	if (c->state.counters.records != last->state.counters.records &&
+	    hmb_watch_clock(&c->state, sink, &look))
+		loop->last_clock_ns = 0;
+	note_clock(c, loop, sink, look.age_ns);
 }
 
 /* ---- one turn of the loop ---- */
@@ -279,9 +286,10 @@ static int64_t pass(struct hmb_collector *c, struct loop *loop, struct hmb_commi
 		return 0;
 	}
 	if (result > 0)
-		note_clock(c, loop, &sink, head);
+		watch_clock(c, loop, last, &sink, head);
 	loop->last_head = head;
-	if (result < 0 || (!result && !sink.events_len))
+	/* A chain that waits is state that a later pass depends on: a restart must know it. */
+	if (result < 0 || (!result && !sink.events_len && c->state.chain == last->state.chain))
 		return result;
 	publish_pass(c, last, &sink, head);
 	*stop = store_tail_of_pass(c, last, &witness);
@@ -296,8 +304,24 @@ static int note_state(struct hmb_collector *c, struct hmb_commit *last, uint16_t
 	open_sink(c, last, &sink);
 	if (sink.events_cap < hmb_collect_min_events())
 		return -ENOSPC;
+	if (kind == HMB_EV_FROZEN)
+		hmb_settle_break(&c->state, &sink);
 	hmb_note(&c->state, &sink, kind)->a = value;
 	return commit(c, last, &sink, value);
+}
+
+/*
+ * R9: what waits for more in vain is taken before we end or rest.  Committed first, so that a
+ * restart takes the same pass again as we do.
+ */
+static int release_chain(struct hmb_collector *c, struct hmb_commit *last)
+{
+	struct hmb_sink sink = { 0 };
+
+	if (!hmb_collect_release(&c->state))
+		return 0;
+	publish_pass(c, last, &sink, last->head_seen);
+	return 1;
 }
 
 /* R5: FROZEN seen, and what a last acquire load of head shows is drained. */
@@ -306,6 +330,8 @@ static int check_frozen(struct hmb_collector *c, struct hmb_commit *last)
 	int frozen = !!(load_flags(c) & HMB_RING_FLAG_FROZEN);
 	uint64_t head = load_head(c);
 
+	if (frozen && release_chain(c, last))
+		return 0;
 	if (frozen == c->state.frozen_seen)
 		return frozen && !c->keep_frozen && head == c->state.tail ? HMB_STOP_FROZEN : 0;
 	if (frozen && head != c->state.tail && head != c->ring_head)
@@ -323,7 +349,7 @@ static int check_frozen(struct hmb_collector *c, struct hmb_commit *last)
 /* Whether the loop is through: nothing more to take, or the target reached. */
 static int check_done(struct hmb_collector *c, struct loop *loop, int64_t result)
 {
-	int drained = result == 0 || (loop->has_target && at_or_past(c->state.tail, loop->target));
+	int drained = result == 0 || (loop->has_target && reached(c->state.tail, loop->target));
 
 	if (!loop->stopping && !c->once)
 		return 0;
@@ -410,6 +436,8 @@ static int turn(struct hmb_collector *c, struct loop *loop, struct hmb_commit *l
 		return handle_failure(c, loop, result);
 	loop->invalid_since_ns = 0;
 	done = check_done(c, loop, result);
+	if (done && release_chain(c, last))
+		return 0;
 	if (result == 0 || done)
 		stop = check_frozen(c, last);
 	if (!stop || c->once || loop->stopping)
@@ -533,7 +561,7 @@ int hmb_collector_finish(struct hmb_collector *c)
 
 	hmb_spool_read_commit(&c->spool, &last);
 	open_sink(c, &last, &sink);
-	if (!c->state.episode_open)
+	if (!c->state.episode_open && c->state.pending.state != HMB_PENDING_WAITS)
 		return 0;
 	if (hmb_collect_finish(&c->state, &sink))
 		return -ENOSPC;

@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The ring's header: attach checks (SPEC R1), cursors (R2), and the one store that we ever make. */
-#include <string.h>
 #include <sys/ioctl.h>
 
 #include "barrier.h"
 #include "core.h"
-
-static const struct hmb_ring_hdr *header(const struct hmb_ring *ring)
-{
-	return (const struct hmb_ring_hdr *)ring->base;
-}
+#include "pass.h"
 
 static int refuse(struct hmb_refusal *refusal, enum hmb_field field, uint64_t found,
 		  uint64_t expected)
@@ -77,7 +72,7 @@ void hmb_ring_use_ioctl(struct hmb_ring *ring, int fd)
 
 void hmb_ring_view(const struct hmb_ring *ring, struct hmb_ring_view *view)
 {
-	const struct hmb_ring_hdr *hdr = header(ring);
+	const struct hmb_ring_hdr *hdr = ring_header(ring);
 
 	view->head = hmb_load_acquire(&hdr->head);
 	view->tail = __atomic_load_n(&hdr->tail, __ATOMIC_RELAXED);
@@ -103,4 +98,21 @@ int hmb_ring_store_tail(const struct hmb_ring *ring, uint64_t expected, uint64_t
 		return ring->advance(ring, expected, new_tail);
 	/* Pairs with the firmware's load of tail before it overwrites freed bytes. */
 	return hmb_exchange_release(&hdr->tail, expected, new_tail) ? 0 : -ESTALE;
+}
+
+/* Fields that only a new ring may have other values in. */
+static int geometry_is_ours(const struct hmb_ring *ring)
+{
+	const struct hmb_ring_hdr *hdr = ring_header(ring);
+
+	return __atomic_load_n(&hdr->magic, __ATOMIC_RELAXED) == HMB_RING_MAGIC &&
+	       __atomic_load_n(&hdr->version, __ATOMIC_RELAXED) == HMB_TRACE_ABI_VERSION &&
+	       __atomic_load_n(&hdr->ring_size, __ATOMIC_RELAXED) == ring->ring_size &&
+	       __atomic_load_n(&hdr->record_area_off, __ATOMIC_RELAXED) == HMB_RECORD_AREA_OFF;
+}
+
+int hmb_ring_is_ours(const struct hmb_ring *ring, uint64_t tail, uint64_t head_seen, uint64_t head)
+{
+	return geometry_is_ours(ring) && reached(head, head_seen) &&
+	       __atomic_load_n(&ring_header(ring)->tail, __ATOMIC_RELAXED) == tail;
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only module that touches libhmbtrace: opens it, reads the interface it carries, checks the layout."""
+"""The only module that touches libhmbtrace: opens it, reads its interface, checks the layout."""
 
 from __future__ import annotations
 

@@ -416,6 +416,71 @@ static void clock_pairs_are_of_fresh_records(void)
 	rig_close(rig);
 }
 
+enum { MANY = 8 };
+
+static int64_t clock_step; /* of the firmware's clock, halfway */
+
+/* Records at the pace of the host's clock, but for one step; marks and payloads between them. */
+static void emit_with_a_step(struct rig *rig)
+{
+	struct timespec pause = { .tv_nsec = 4 * RIG_MS };
+	uint64_t shift = 5000000000u;
+
+	for (int i = 0; i < 2 * MANY; i++) {
+		shift += i == MANY ? (uint64_t)clock_step : 0;
+		rig->ts_ns = now_ns() + shift;
+		for (int burst = 0; burst < 3; burst++)
+			CHECK(rig_emit(rig, (uint16_t)(burst * 24)));
+		nanosleep(&pause, NULL);
+	}
+	ask_stop(rig);
+}
+
+static struct rig *run_with_step(int64_t step)
+{
+	struct rig *rig = begin(4096, 0);
+
+	rig->c.once = 0;
+	clock_step = step;
+	CHECK_EQUAL(run_while(rig, 1, emit_with_a_step), HMB_STOP_ASKED);
+	return rig;
+}
+
+static const struct hmb_record_hdr *dumped_at(const struct rig *rig, uint64_t pos)
+{
+	return (const void *)(rig->c.spool.data + pos % rig->c.spool.data_size);
+}
+
+/* R16: found in the pass that it happened in, at the record that it came with. */
+static void clock_step_is_found(int64_t step)
+{
+	struct rig *rig = run_with_step(step);
+	struct hmb_event event, pair;
+	int64_t error;
+
+	CHECK_EQUAL(rig_events(rig, HMB_EV_CLOCK_STEP, &event), 1);
+	CHECK_EQUAL(rig->c.state.counters.clock_steps, 1);
+	CHECK_EQUAL(event.seq, 3 * MANY);
+	CHECK_EQUAL(dumped_at(rig, event.pos)->seq, event.seq);
+	CHECK_EQUAL(dumped_at(rig, event.pos)->ts_ns, event.ts_ns);
+	error = (int64_t)event.c - step;
+	CHECK((uint64_t)(error < 0 ? -error : error) <= event.d);
+	CHECK(rig_events(rig, HMB_EV_CLOCK, &pair) >= 2);
+	CHECK(pair.ts_ns >= event.ts_ns && pair.host_ns >= event.host_ns);
+	rig_close(rig);
+}
+
+static void clock_steps(void)
+{
+	struct rig *rig = run_with_step(0);
+
+	CHECK_EQUAL(rig_events(rig, HMB_EV_CLOCK_STEP, NULL), 0);
+	rig_close(rig);
+	clock_step_is_found(3600 * (int64_t)1000000000);
+	clock_step_is_found(-3600 * (int64_t)1000000000);
+	clock_step_is_found(-20 * RIG_MS);
+}
+
 static void drain_slowly(struct rig *rig)
 {
 	struct timespec pause = { .tv_nsec = RIG_MS };
@@ -494,6 +559,7 @@ int main(void)
 	header_rewritten_is_a_new_epoch();
 	poll_sleeps_while_a_wrap_waits();
 	clock_pairs_are_of_fresh_records();
+	clock_steps();
 	full_spool_stalls();
 	stop_now_leaves_the_ring();
 	waits_follow_the_rate();

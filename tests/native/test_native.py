@@ -52,6 +52,23 @@ def test_c_under_thread_sanitizer(name: str) -> None:
     run(build(f"tsan/{name}"))
 
 
+def hostile(seed: int, seconds: int) -> None:
+    require(shutil.which("gcc"), "no gcc (apt install gcc)")
+    run(build("asan/hostile_ring"), str(seed), str(seconds), timeout=seconds + 60)
+
+
+def test_hostile_firmware_r2_to_r12_loses_and_invents_nothing() -> None:
+    """Random crimes under a running collector; the account adds up against the ledger."""
+    hostile(1, 20)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_hostile_firmware_for_ten_minutes(seed: int) -> None:
+    hostile(seed, 600)
+
+
 @pytest.mark.parametrize("name", FUZZERS)
 def test_fuzzer_finds_nothing_in_a_short_run(name: str) -> None:
     """The long run is `make fuzz`; this one keeps the fuzzers alive, with a seed of its own."""

@@ -34,6 +34,8 @@ class Event:
     reason: int
     pos: int
     cursor: int
+    host_ns: int
+    ts_ns: int
     seq: int
     a: int
     b: int
@@ -46,14 +48,10 @@ def decode_events(raw: bytes) -> list[Event]:
     events = []
     at = 0
     while at < len(raw):
-        magic, kind, reason, length, _, pos, cursor, _, _, seq, a, b, c, d, _ = EVENT.unpack_from(
-            raw, at
-        )
+        magic, kind, reason, length, _, *rest, _ = EVENT.unpack_from(raw, at)
         assert magic == lib.hmb_event_magic(), f"event magic {magic:#x} at {at}"
         start = at + EVENT.size
-        events.append(
-            Event(kind, reason, pos, cursor, seq, a, b, c, d, raw[start : start + length])
-        )
+        events.append(Event(kind, reason, *rest, raw[start : start + length]))
         at = start + (length + 7) // 8 * 8
     return events
 
@@ -92,6 +90,11 @@ class NativeConsumer:
         """Pass after pass until nothing moves, each with a fresh sink."""
         while self._pass() > 0:
             pass
+
+    def take_the_rest(self) -> None:
+        """Nothing more will come: what only waits for more is taken as it is."""
+        while lib.hmb_collect_release(self.state):
+            self.collect()
 
     def finish(self) -> None:
         sink, _, events = self._sink()
@@ -147,4 +150,9 @@ class NativeConsumer:
 
     @property
     def gaps(self) -> list[Gap]:
-        return [Gap(e.a, e.b, e.c, e.d) for e in self.events if e.kind == lib.HMB_EV_GAP]
+        unconfirmed = lib.HMB_UNCONFIRMED
+        return [
+            Gap(e.a, e.b, e.c, e.d, not e.reason & unconfirmed)
+            for e in self.events
+            if e.kind == lib.HMB_EV_GAP
+        ]

@@ -43,18 +43,17 @@ Step = tuple[int, int]  # head, ring flags
 Drain = Callable[..., Drained]
 
 
-def by_oracle(ring: RingBuilder, *steps: Step, keep: bool = False, finish: bool = False) -> Drained:
+def by_oracle(ring: RingBuilder, *steps: Step, keep: bool = False, finish: bool = True) -> Drained:
     consumer = Consumer(ring.tail, keep_unknown_flags=keep)
     for head, flags in steps or ((ring.head, ring.flags),):
         consumer.collect(bytes(ring.area), head, flags)
     if finish:
+        consumer.take_the_rest(bytes(ring.area), ring.head, ring.flags)
         consumer.finish()
     return Drained(consumer)
 
 
-def by_library(
-    ring: RingBuilder, *steps: Step, keep: bool = False, finish: bool = False
-) -> Drained:
+def by_library(ring: RingBuilder, *steps: Step, keep: bool = False, finish: bool = True) -> Drained:
     region = ring.region()
     first = steps[0] if steps else (ring.head, ring.flags)
     consumer = native.NativeConsumer(region, keep_unknown_flags=keep)
@@ -62,6 +61,7 @@ def by_library(
         consumer.publish(head, flags)
         consumer.collect()
     if finish:
+        consumer.take_the_rest()
         consumer.finish()
     return Drained(consumer)
 
@@ -230,7 +230,7 @@ def test_length_beyond_head_r8_is_damage(drain: Drain) -> None:
     ring.raw(record(0) + bad + record(2))
     found = drain(ring)
     found.expect(record(0) + record(2), Reject(32, "damaged", bad), records=2, resyncs=1)
-    assert found.gaps == [Gap(0, 2, 0, 1)]
+    assert found.gaps == [Gap(0, 2, 0, 1, confirmed=False)]
 
 
 def test_lying_length_r8_swallows_nothing(drain: Drain) -> None:
@@ -308,7 +308,7 @@ def test_gap_r12_counts_what_is_missing(drain: Drain) -> None:
     ring.raw(record(0xFFFFFFFE) + record(3))
     found = drain(ring)
     found.expect(record(0xFFFFFFFE) + record(3), records=2, gaps=1, lost=4)
-    assert found.gaps == [Gap(0xFFFFFFFE, 3, 4, 0)]
+    assert found.gaps == [Gap(0xFFFFFFFE, 3, 4, 0, confirmed=False)]
 
 
 def test_duplicate_and_reset_r12_are_no_losses(drain: Drain) -> None:
@@ -379,7 +379,7 @@ def test_overflow_r5_without_a_gap_is_unknown(drain: Drain) -> None:
 def test_overflow_r5_open_at_the_end_is_unknown(drain: Drain) -> None:
     ring = RingBuilder(256)
     ring.raw(record(0))
-    drain(ring, (0, 0), (ring.head, 1), finish=True).expect(
+    drain(ring, (0, 0), (ring.head, 1)).expect(
         record(0), records=1, overflow_episodes=1, unknown_losses=1
     )
 
@@ -395,7 +395,7 @@ def test_cursors_r2_invalid_are_refused(drain: Drain, head: int, tail: int) -> N
 def test_overflow_r5_set_at_attach_is_an_earlier_loss(drain: Drain) -> None:
     ring = RingBuilder(256)
     ring.raw(record(0))
-    drain(ring, (ring.head, 1), finish=True).expect(record(0), records=1, unknown_losses=1)
+    drain(ring, (ring.head, 1)).expect(record(0), records=1, unknown_losses=1)
 
 
 def test_lying_length_r8_keeps_its_reason_over_several_passes(drain: Drain) -> None:
@@ -460,3 +460,49 @@ def test_payload_that_holds_records_r8_is_suspect_when_the_successor_reaches_pas
         lying_lengths=1,
         resyncs=2,
     )
+
+
+def after_a_restart(ring: RingBuilder, *pieces: bytes) -> bytes:
+    """Records with high numbers, damage, and then these: what a dump of it is."""
+    before = record(9000) + record(9001)
+    ring.raw(before + b"\xdb" * 40)
+    for piece in pieces:
+        ring.raw(piece)
+    return before
+
+
+@pytest.mark.parametrize("left", [8, 16, 24, 32, 96])
+@pytest.mark.parametrize("consumes", [0, 1])
+def test_chain_r9_goes_on_over_a_lap_end_whoever_numbers_it(
+    drain: Drain, left: int, consumes: int
+) -> None:
+    """The marker, whole or partial, may have used a number."""
+    size = 1 << 14
+    ring = RingBuilder(size, cursor=size - 64 - 40 - 64 - left)
+    end = marker(2, ts_ns=7)[:left].ljust(left, b"\0")
+    rest = [record(seq + consumes) for seq in (2, 3)] + [b"\xdb" * 64]
+    before = after_a_restart(ring, record(0), record(1), end, *rest)
+    found = drain(ring)
+    shown = marker(2, ts_ns=7 if left >= 16 else 0)
+    assert found.dump == before + record(0) + record(1) + shown + rest[0] + rest[1]
+    assert (found.totals["sequence_resets"], found.totals["gaps"]) == (1, 0)
+
+
+@pytest.mark.parametrize("seqs", [(0, 1, 2, 4), (0, 1, 1, 2), (5, 4, 3, 2), (0, 1, 2)])
+def test_chain_r9_that_is_none_is_passed_over(drain: Drain, seqs: tuple[int, ...]) -> None:
+    ring = RingBuilder(1 << 14)
+    before = after_a_restart(ring, *(record(seq) for seq in seqs), b"\xdb" * 64, record(9002))
+    found = drain(ring)
+    assert found.dump == before + record(9002)
+    assert found.totals["sequence_resets"] == 0
+
+
+@pytest.mark.parametrize(("behind", "stale"), [(0, True), (512, True), (513, False)])
+def test_stale_r9_is_what_a_lap_can_hold(drain: Drain, behind: int, stale: bool) -> None:
+    """Ring size / 32 records: one more, and no earlier lap can have left it."""
+    ring = RingBuilder(1 << 14)
+    chain = [record(9001 - behind + n) for n in range(4)]
+    before = after_a_restart(ring, *chain, b"\xdb" * 64, record(9002))
+    found = drain(ring)
+    kept = b"" if stale else b"".join(chain)
+    assert found.dump[: len(before + kept) + 32] == before + kept + record(9002)

@@ -14,6 +14,7 @@ from cffi import FFI
 from hmb_trace import _core
 from hmb_trace._core import ffi, lib
 from hmb_trace.testing import RingBuilder, marker, record, without_tail
+from tests.conftest import native_build
 from tests.oracle.native import NativeConsumer, decode_events
 from tests.oracle.wire import M64
 
@@ -30,7 +31,7 @@ def collect_upto() -> Iterator[Any]:
     """The pass under a head that the caller has seen: ring memory may be newer than it."""
     more = FFI()
     more.cdef(_core._api_text() + UPTO)
-    private = more.dlopen(str(_core._PATH))
+    private = more.dlopen(str(native_build("inside.so")))
 
     def call(consumer: NativeConsumer, sink: Any, head: int) -> int:
         at = [
@@ -86,9 +87,11 @@ def test_cursors_r2_that_turn_invalid_take_nothing(at: int, value: int) -> None:
     assert_nothing_taken(consumer, errno.ESTALE if at == TAIL_AT else errno.EILSEQ)
 
 
-@pytest.mark.parametrize(("at", "value"), [(0, 0), (8, 128), (TAIL_AT, 8)])
+@pytest.mark.parametrize(
+    ("at", "value"), [(0, 0), (4, 2), (4, 0), (8, 128), (12, 128), (TAIL_AT, 8)]
+)
 def test_reinitialised_r6_takes_nothing(at: int, value: int) -> None:
-    """magic, ring_size or tail is not what we left there."""
+    """magic, version, ring_size, record_area_off or tail is not what we left there."""
     consumer = consumer_of(filled())
     struct.pack_into("<I", consumer.region, at, value)
     assert_nothing_taken(consumer, errno.ESTALE)
@@ -194,6 +197,7 @@ def test_flood_of_anomalies_is_counted_but_not_written_one_by_one() -> None:
         ring.raw(record(7))
     consumer = consumer_of(ring, index_bytes=1 << 30)
     consumer.collect()
+    consumer.finish()
     counters = consumer.state.counters
     written = sum(event.kind == lib.HMB_EV_DUPLICATE for event in consumer.events)
     assert (counters.duplicates, counters.records) == (7999, 8000)

@@ -168,10 +168,34 @@ def test_the_interface_is_carried_whole_and_in_the_order_that_c_compiles() -> No
     assert sorted(carried) == sorted(p.name for p in (ROOT / "libhmbtrace/api").glob("*.h"))
 
 
-def test_the_core_neither_prints_nor_opens_files_nor_knows_python() -> None:
+def declared() -> set[str]:
+    """Functions of the interface, and the text that declares them."""
+    text = re.sub(r"/\*.*?\*/", "", _core._api_text(), flags=re.DOTALL)
+    text = re.sub(r"(?:struct|enum) \w+ \{.*?\n\};", "", text, flags=re.DOTALL)
+    return {*re.findall(r"\b(hmb_\w+)\s*\(", text), "hmb_api_text"}
+
+
+def dynamic_symbols(*options: str) -> set[str]:
     nm = require_program("nm", "binutils")
-    listing = subprocess.check_output([nm, "-D", "--undefined-only", _core._PATH], text=True)
-    wanted = {line.split()[-1].partition("@")[0] for line in listing.splitlines()}
+    listing = subprocess.check_output([nm, "-D", *options, _core._PATH], text=True)
+    return {line.split()[-1].partition("@")[0] for line in listing.splitlines()}
+
+
+def test_the_core_shows_its_interface_and_nothing_else() -> None:
+    shown = {name for name in dynamic_symbols("--defined-only") if not name.startswith("LIB")}
+    assert shown == declared()
+
+
+def test_the_core_is_hardened_as_a_distribution_would() -> None:
+    readelf = require_program("readelf", "binutils")
+    dynamic = subprocess.check_output([readelf, "-Wdl", _core._PATH], text=True)
+    assert "GNU_RELRO" in dynamic
+    assert re.search(r"\bNOW\b", dynamic)
+    assert "__stack_chk_fail" in dynamic_symbols("--undefined-only")
+
+
+def test_the_core_neither_prints_nor_opens_files_nor_knows_python() -> None:
+    wanted = dynamic_symbols("--undefined-only")
     assert "memcpy" in wanted or "__memcpy_chk" in wanted, "nm shows what the core takes from libc"
     banned = re.compile(
         r"(?:f?open(?:at)?(?:64)?|f?puts|v?[fd]?printf|f?write|syslog|Py\w+|_Py\w+)\Z"

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from cffi import FFI
 
-from hmb_trace import _core
 from hmb_trace._core import ffi, lib
 from hmb_trace.errors import UsageError
 from hmb_trace.fnv import BASIS, fnv1a_64
+from tests.conftest import native_build
 
-# libhmbtrace/fnv/fnv.h: not part of api.h, for the choice is the library's
+# libhmbtrace/fnv/fnv.h: not part of the interface, for the choice is the library's
 inside: Any = FFI()
 inside.cdef("""
 struct hmb_fnv_variant {
@@ -30,7 +30,7 @@ extern const struct hmb_fnv_variant hmb_fnv_variants[];
 uint64_t hmb_fnv_by(const struct hmb_fnv_variant *variant, const void *data, uint64_t n,
                     uint64_t state);
 """)
-library = inside.dlopen(str(_core._PATH))
+library = inside.dlopen(str(native_build("inside.so")))
 
 
 def variants() -> dict[str, Any]:

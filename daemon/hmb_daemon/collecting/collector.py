@@ -7,6 +7,7 @@ few calls.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -89,10 +90,32 @@ class Collector:
             self._thread.join()
             self._thread = None
 
+    def close(self) -> None:
+        """The capture ends, and the collector with it."""
+        self.stop()
+        self.join()
+
+    @property
+    def outlives_us(self) -> bool:
+        """Whether it goes on when this daemon ends in order: a service of its own."""
+        return False
+
+    def about(self) -> dict[str, Any]:
+        """For status and log: what it is."""
+        return {"kind": "internal", "pid": os.getpid()}
+
+    def replace(self) -> float:
+        """Put a fresh one in its place; seconds without a reader.
+
+        Raises:
+            CannotStartError: the one that runs goes on.
+        """
+        raise CannotStartError("the collector is a thread of this daemon (--collector internal)")
+
     # -- while it does not run
 
-    def use_ring(self, ring: Any, waits: tuple[int, int] | None = None) -> None:
-        """Go on with another mapping of the ring, or another ring."""
+    def use_ring(self, ring: Any, waits: tuple[int, int] | None = None, *, fd: int = -1) -> None:
+        """Go on with another mapping of the ring, or another ring, open as `fd`."""
         self.c.ring = ring
         if waits is not None:
             self.c.latency_ns, self.c.idle_ns = waits

@@ -40,6 +40,7 @@ _MS = 10**6
 _IDLE_MAX_NS = 50 * _MS
 _IDLE_MIN_NS = 100_000
 _POPULATE_CHUNK = 4 << 20
+_KNOWN = 1 << 20  # more than a pass takes
 _CATALOG_MAX = 4 << 20
 _SYSFS = Path("/sys/class/nvme")
 
@@ -115,16 +116,25 @@ def catalog_copy(path: Path | None) -> CatalogCopy | None:
     )
 
 
-def spool_place(settings: Settings) -> tuple[Path, bool]:
-    """The spool directory, and whether it must be ours alone."""
-    if settings.spool_dir is not None:
-        return settings.spool_dir, False
-    return spool.default_directory(), not os.environ.get("RUNTIME_DIRECTORY")
-
-
 def least_spool(ring_size: int) -> int:
     """Data bytes below which a spool is of no use: the ring, and room for a few passes."""
     return max(ring_size, 4 * (BATCH_MAX + int(lib.hmb_collect_min_data())))
+
+
+class CannotAdoptError(Exception):
+    """The collector that runs writes for another output, or is another version: it has to end."""
+
+    def __init__(self, spool: Spool) -> None:
+        super().__init__()
+        self.spool = spool
+
+
+class _FinishedError(Exception):
+    """A leftover that cannot be gone on with was finished: what to carry on with instead."""
+
+    def __init__(self, carried: tuple[Any, bool]) -> None:
+        super().__init__()
+        self.carried = carried
 
 
 class Opener:
@@ -141,7 +151,7 @@ class Opener:
         self._ring = ring
         self._output = output
         self._log = log
-        directory, private = spool_place(settings)
+        directory, private = spool.place(settings)
         self._directory = directory
         self._private = private
         self._name = spool.file_name(ring.path)
@@ -160,12 +170,45 @@ class Opener:
         carried = None
         leftover = self._leftover()
         if leftover is not None:
-            collector = new_collector(self._settings, self._ring, leftover)
-            continues = self._continues(leftover, collector)
-            if continues and leftover.manifest().fits(self.manifest_for(self._ring)):
-                return self._resume(leftover, collector)
-            carried = self._finish(leftover, continues=continues)
+            try:
+                return self._go_on(leftover)
+            except DamagedSpoolError as error:
+                leftover.close(remove=False)
+                damaged.set_aside(self._directory, self._name, error, self._log)
+            except _FinishedError as finished:
+                carried = finished.carried
         return self._fresh(carried)
+
+    def _adopt(self, leftover: Spool, collector: Any) -> tuple[Spool, Any]:
+        """A collector runs on it: its last commit says where, and goes on saying it."""
+        wanted = self.manifest_for(self._ring)
+        if leftover.unbound:  # a collector that began before any daemon was there
+            leftover.bind(wanted)
+            self._number(leftover, collector)
+        elif not leftover.manifest().fits(wanted) or not self._speaks(leftover):
+            raise CannotAdoptError(leftover)
+        return self._resume(leftover, collector)
+
+    def _speaks(self, leftover: Spool) -> bool:
+        return bool(lib.hmb_spool_live(leftover.c).layout == lib.hmb_live_layout())
+
+    def _go_on(self, leftover: Spool) -> tuple[Spool, Any]:
+        """Resume a leftover.
+
+        Raises:
+            DamagedSpoolError: it is not what was collected, and the ring cannot mend it.
+            _FinishedError: it was of another ring or another output, and is in its files now.
+        """
+        collector = new_collector(self._settings, self._ring, leftover)
+        if leftover.collected:
+            return self._adopt(leftover, collector)
+        continues = self._continues(leftover, collector)
+        if leftover.unbound:
+            leftover.bind(self.manifest_for(self._ring))
+            self._number(leftover, collector)
+        if continues and leftover.manifest().fits(self.manifest_for(self._ring)):
+            return self._resume(leftover, collector)
+        raise _FinishedError(self._finish(leftover, continues=continues))
 
     def _leftover(self) -> Spool | None:
         fd = spool.prepare_directory(self._directory, private=self._private)
@@ -194,9 +237,16 @@ class Opener:
     def _continues(self, leftover: Spool, collector: Any) -> bool:
         """Whether the spool goes on with this ring; then `tail` is made what it says."""
         if leftover.identity != self._ring.identity[:255]:
+            leftover.verify()
             return False
         ring, options = self._ring.c, ffi.addressof(collector.options)
         answer = lib.hmb_spool_continues(leftover.c, ring, options)
+        if answer < 0:
+            leftover.verify()
+            raise DamagedSpoolError(
+                f"spool {leftover.path}: its last commit but one is damaged, so that it cannot be "
+                "told which records the ring and it both have"
+            )
         if answer == 2:
             commit = leftover.read_commit()
             testhook.point("recover-before-tail")
@@ -291,6 +341,10 @@ class Opener:
         if carried is not None:
             self.counters_before = events.counters_bytes(carried[0].counters)
             _carry(collector, opened, *carried)
+        self._number(opened, collector)
+
+    def _number(self, opened: Spool, collector: Any) -> None:
+        """Where the segments of a fresh spool are counted on from."""
         number = names.next_number(self._output.directory, self._output.prefix) - 1
         state = opened.read_writer()
         state.segment = number
@@ -311,6 +365,28 @@ def _carry(collector: Any, opened: Spool, old: Any, continues: bool) -> None:
     commit = opened.read_commit()
     commit.state = collector.state
     opened.commit(commit)
+
+
+def skip_known(collector: Any, opened: Spool, fd: int, size: int) -> int:
+    """Hand back what the ring still offers though a file of `size` bytes ends with it.
+
+    After a spool was set aside: a daemon killed before it stored `tail` may have written the
+    records all the same.
+    """
+    start = max(0, size - _KNOWN)
+    end = os.pread(fd, size - start, start)
+    known = lib.hmb_recover_known(
+        ffi.addressof(collector.ring), ffi.addressof(collector.options), end, len(end)
+    )
+    tail = int(collector.state.tail)
+    after = (tail + known) % (1 << 64)
+    if known <= 0 or lib.hmb_ring_store_tail(ffi.addressof(collector.ring), tail, after):
+        return 0
+    commit = opened.read_commit()
+    collector.state.tail = commit.tail_before = commit.tail_after = after
+    commit.state = collector.state
+    opened.commit(commit)
+    return int(known)
 
 
 def continue_sequence(collector: Any, opened: Spool, last_seq: int) -> None:

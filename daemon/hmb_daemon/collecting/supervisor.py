@@ -318,7 +318,7 @@ class Supervisor:
         if ring is not self.ring:
             self.ring.close()
             self.ring = ring
-        self.collector.use_ring(ring.c[0])
+        self.collector.use_ring(ring.c[0], fd=ring.fd)
         self._new_epoch(give_up=False)
 
     def _new_epoch(self, *, give_up: bool) -> None:
@@ -341,7 +341,7 @@ class Supervisor:
         self.collector.keep_frozen(False)
         epoch = self.collector.epoch
         waits = self._host.ring_taken_over(self.ring, epoch)
-        self.collector.use_ring(self.ring.c[0], waits)
+        self.collector.use_ring(self.ring.c[0], waits, fd=self.ring.fd)
         self._host.log.warning(
             "epoch",
             epoch=epoch,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hmb_daemon.collecting import choice
 from hmb_daemon.settings import Settings
 from hmb_daemon.spool import file as spool
 from hmb_daemon.spool.causes import Cause
@@ -17,7 +18,7 @@ from hmb_daemon.writing.output import Output
 from hmb_daemon.writing.requests import Request
 from hmb_daemon.writing.sidecar_builder import Origin, Origins
 from hmb_daemon.writing.writer import Writer
-from hmb_trace._core import ffi
+from hmb_trace._core import ffi, lib
 from hmb_trace.dumps.sidecar import Device
 from hmb_trace.errors import InputOutputError
 
@@ -104,10 +105,14 @@ def finish_without_ring(
     fd = spool.prepare_directory(directory, private=private)
     try:
         leftover = Spool.open_leftover(directory, spool.file_name(settings.device), fd)
+        if leftover is not None and not leftover.collected:
+            leftover.verify()
     except DamagedSpoolError as error:
         # Set aside by the start that has a sidecar to say so in.
         log.error("spool-damaged", error=str(error), action="kept until the ring is there")
         return
+    if leftover is not None and leftover.collected:
+        choice.end(lib.hmb_spool_live(leftover.c))  # it has nothing more to collect
     if leftover is not None:
         log.warning("spool-without-ring", spool=str(leftover.path))
         finish(leftover, open_output(), settings, log, Cause.HANGUP)

@@ -48,6 +48,7 @@ class Orphan:
     found: names.Found
     fd: int
     last_seq: int | None
+    end: int = 0  # of the last record
 
 
 def adopt(directory: Path, label: str, log: Any, *, keep: str = "") -> list[Orphan]:
@@ -94,7 +95,9 @@ def _adopt_one(directory: Path, found: names.Found) -> Orphan:
             raise
     size = os.fstat(fd).st_size
     walk = dump_scan.last_walk(fd, size, _boundaries(directory, found.name))
-    return Orphan(found, fd, int(walk.last_record_seq) if walk is not None else None)
+    if walk is None:
+        return Orphan(found, fd, None)
+    return Orphan(found, fd, int(walk.last_record_seq), int(walk.offset))
 
 
 def _boundaries(directory: Path, name: str) -> list[int]:

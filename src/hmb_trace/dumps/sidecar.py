@@ -167,7 +167,7 @@ class Sidecar(msgspec.Struct, kw_only=True):
     """One sealed segment. Offsets are bytes into the dump, times nanoseconds.
 
     first_seq .. last_ts_ns are those of real records, null when there are none.
-    `counters` are the collector's (struct hmb_counters in libhmbtrace/api/journal.h), for this segment alone.
+    `counters` are the collector's, for this segment alone (libhmbtrace/api/journal.h).
     """
 
     format: str = FORMAT

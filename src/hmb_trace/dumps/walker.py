@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,6 +72,7 @@ class BreakKind(enum.IntEnum):
     GAP = lib.HMB_EV_GAP
     DUPLICATE = lib.HMB_EV_DUPLICATE
     RESET = lib.HMB_EV_SEQ_RESET
+    GLITCH = lib.HMB_EV_SEQ_GLITCH  # that record's seq alone was wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,7 @@ class Walker:
         if not continues:
             self.c.have_seq = 0
             self.c.markers.seen = 0
+            self.c.pending.kind = 0
 
     def walk(self, data: Bytes, *, columns: bool = False, markers: bool = False) -> Walked:
         """Walk data from the current offset, as far as whole records go.
@@ -206,15 +208,23 @@ class Walker:
         if self.breaks is None:
             return
         for item in self._items[: breaks.len]:
-            self.breaks.append(
-                SequenceBreak(
-                    BreakKind(int(item["kind"])),
-                    int(item["offset"]),
-                    int(item["ts_ns"]),
-                    int(item["lost"]),
-                    int(item["seq_before"]),
-                    int(item["seq_after"]),
-                    self.segment,
-                )
+            found = SequenceBreak(
+                BreakKind(int(item["kind"])),
+                int(item["offset"]),
+                int(item["ts_ns"]),
+                int(item["lost"]),
+                int(item["seq_before"]),
+                int(item["seq_after"]),
+                self.segment,
             )
+            if found.kind is BreakKind.GLITCH:
+                found = self._taken_back(self.breaks, found)
+            self.breaks.append(found)
         breaks.len = 0
+
+    @staticmethod
+    def _taken_back(breaks: list[SequenceBreak], glitch: SequenceBreak) -> SequenceBreak:
+        """R12: a glitch takes the place of the break that it looked like until now."""
+        if breaks and breaks[-1].offset == glitch.offset and breaks[-1].kind != BreakKind.GLITCH:
+            return replace(glitch, segment=breaks.pop().segment)
+        return glitch  # the walk itself had taken it back
