@@ -24,6 +24,7 @@
 #include "api/collect.h"
 #include "api/spool.h"
 #include "api/collector.h"
+#include "api/live.h"
 #include "api/dump.h"
 #include "api/render.h"
 #include "api/fnv.h"

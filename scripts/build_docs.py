@@ -186,7 +186,7 @@ def write_manual(target: Path) -> int:
         pages[name, section] = (
             f"{head}.SH NAME\n{escape(name)} \\- {escape(about)}\n.SH DESCRIPTION\n{body}"
         )
-    reloadable = importlib.import_module("hmb_daemon.config").RELOADABLE
+    reloadable = importlib.import_module("hmb_daemon.settings").RELOADABLE
     daemon = found["hmb-trace-daemon"][0]
     pages["hmb-trace-daemon.toml", 5] = config_page(daemon, reloadable, others)
     for (name, section), text in pages.items():

@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hmb-trace-daemon: the command line."""
+"""hmb-trace-daemon: the command line, made from the fields of Settings."""
 
 from __future__ import annotations
 
+import enum
+import os
 import sys
+import typing
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 
 from hmb_daemon import config
+from hmb_daemon.settings import OPTIONS, Option, Settings
 from hmb_trace import __version__
-from hmb_trace.commandline import DURATION, SIZE, run
+from hmb_trace.commandline import Parsed, run
 from hmb_trace.errors import ConfigError, UsageError
 
 PROGRAM = "hmb-trace-daemon"
-_PREFIX = "HMB_TRACE"  # of the environment
-_META = ("config", "check_config", "print_config")
+_PREFIX = config.ENVIRONMENT_PREFIX
 # Whether it may be read shows when it is opened: that error has an exit code of its own (77).
 _PATH = click.Path(path_type=Path, readable=False)
 
@@ -42,7 +47,7 @@ def _raw_value(ctx: click.Context, param: click.Parameter) -> Any:
 def _print_config(ctx: click.Context) -> None:
     values = {}
     for param in ctx.command.params:
-        if not isinstance(param, click.Option) or not param.name or param.name in _META:
+        if not isinstance(param, click.Option) or not param.name or param.name in config.META:
             continue
         if not param.is_eager and ctx.params[param.name] is not None:
             values[param.name] = _raw_value(ctx, param)
@@ -72,6 +77,60 @@ def _from_environment(ctx: click.Context, param: click.Parameter | None) -> bool
     return ctx.get_parameter_source(param.name) is click.core.ParameterSource.ENVIRONMENT
 
 
+# -- options from the fields of Settings
+
+
+def _single_type(hint: Any) -> Any:
+    """T of `T | None`."""
+    return next((t for t in typing.get_args(hint) if t is not type(None)), hint)
+
+
+class _Choice(click.Choice[str]):
+    """A choice whose value is the member of an enumeration."""
+
+    def __init__(self, kind: type[enum.StrEnum]) -> None:
+        super().__init__([member.value for member in kind])
+        self._kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return self._kind(super().convert(value, param, ctx))
+
+
+def _click_type(name: str, kind: Any, option: Option) -> Any:
+    if option.parse is not None:
+        return Parsed(option.metavar or name, option.parse)
+    if isinstance(kind, type) and issubclass(kind, enum.StrEnum):
+        return _Choice(kind)
+    return _PATH if kind is Path else str
+
+
+def _click_option(name: str, kind: Any, option: Option) -> click.Option:
+    flag = f"--{name.replace('_', '-')}"
+    if kind is bool:
+        return click.Option([flag], is_flag=True, help=option.help)
+    return click.Option(
+        [flag],
+        type=_click_type(name, kind, option),
+        metavar=option.metavar or None,
+        default=option.default,
+        show_default=option.default is not None,
+        help=option.help,
+    )
+
+
+def _options_of_settings(function: Callable[..., Any]) -> click.Command:
+    """Add an option for every field of Settings, in their order, before those added above it."""
+    assert isinstance(function, click.Command)
+    hints = typing.get_type_hints(Settings)
+    made = [
+        _click_option(field.name, _single_type(hints[field.name]), OPTIONS[field.name])
+        for field in fields(Settings)
+    ]
+    function.params[1:1] = made
+    return function
+
+
+@_options_of_settings
 @click.command(
     cls=_Command,
     context_settings={"auto_envvar_prefix": _PREFIX, "help_option_names": ["-h", "--help"]},
@@ -83,84 +142,6 @@ def _from_environment(ctx: click.Context, param: click.Parameter | None) -> bool
     callback=_load_config,
     help="TOML file instead of /etc/hmb-trace/daemon.toml (and its drop-ins in daemon.d/*.toml).",
 )
-@click.option("--device", metavar="PATH", help="Device node, ring file or shm:/NAME.")
-@click.option(
-    "--output-dir",
-    type=_PATH,
-    metavar="DIR",
-    help="Directory of the dump set; made when missing.",
-)
-@click.option("--output", metavar="FILE|-", help="One dump file instead of a set; - is stdout.")
-@click.option("--once", is_flag=True, help="Drain what is there, seal, exit.")
-@click.option("--duration", type=DURATION, help="Stop after so long.")
-@click.option(
-    "--rotate-size",
-    type=config.ROTATE_SIZE,
-    default="1GiB",
-    show_default=True,
-    help="New segment after so much, at least 64KiB; 0: never.",
-)
-@click.option(
-    "--rotate-interval", type=DURATION, default="0", help="New segment after so long; 0: never."
-)
-@click.option(
-    "--max-total-size", type=SIZE, default="0", help="Delete the oldest sealed segments beyond it."
-)
-@click.option("--max-age", type=DURATION, default="0", help="Delete sealed segments older than it.")
-@click.option(
-    "--compress",
-    type=config.COMPRESS,
-    default="none",
-    help="Compress sealed segments: zstd[:LEVEL].",
-)
-@click.option("--spool-size", type=SIZE, help="Default: RAM/32, between 64MiB and 1GiB.")
-@click.option(
-    "--spool-dir",
-    type=_PATH,
-    help="A directory in a tmpfs; default: the service's runtime directory or /dev/shm.",
-)
-@click.option(
-    "--fsync", type=config.FSYNC, default="1s", show_default=True, metavar="never|seal|TIME|always"
-)
-@click.option(
-    "--io",
-    type=click.Choice(["auto", "direct", "buffered"]),
-    default="auto",
-    show_default=True,
-    help="Direct I/O keeps the page cache out of it; auto: where the file system takes it.",
-)
-@click.option(
-    "--disk-full", type=click.Choice(["pause", "drop-oldest"]), default="pause", show_default=True
-)
-@click.option("--on-frozen", type=click.Choice(["wait", "exit"]), default="wait", show_default=True)
-@click.option(
-    "--on-corrupt", type=click.Choice(["resync", "stop"]), default="resync", show_default=True
-)
-@click.option(
-    "--unknown-flags", type=click.Choice(["reject", "keep"]), default="reject", show_default=True
-)
-@click.option(
-    "--latency", type=DURATION, default="2ms", show_default=True, help="Longest wait while active."
-)
-@click.option(
-    "--peak-rate",
-    type=config.PEAK_RATE,
-    default="1GB/s",
-    show_default=True,
-    help="What firmware can emit: waits never take longer than half a ring at this rate.",
-)
-@click.option(
-    "--mode",
-    type=click.Choice(["stream", "snapshot"]),
-    default="stream",
-    show_default=True,
-    help="snapshot: a flight recorder that writes only on USR2, on control or at the end.",
-)
-@click.option("--metrics", metavar="[HOST]:PORT", help="Prometheus endpoint (extra: fleet).")
-@click.option("--control", type=_PATH, help="Unix socket for hmb-trace ctl.")
-@click.option("--label", help="First part of segment names; default: from the device.")
-@click.option("--log-format", type=click.Choice(["auto", "console", "json"]), default="auto")
-@click.option("--log-level", type=click.Choice(config.LOG_LEVELS), default="info")
 @click.option("--check-config", is_flag=True, help="Say whether options and files are good; exit.")
 @click.option("--print-config", is_flag=True, help="Print what is in force as TOML; exit.")
 @click.version_option(__version__, prog_name=PROGRAM)
@@ -175,50 +156,60 @@ def command(ctx: click.Context, /, **options: Any) -> int:
       hmb-trace-daemon --device shm:/ring --output - | hmb-trace decode -
 
     \b
-    Signals: TERM and INT drain, seal and exit; HUP reloads the configuration;
-    USR1 seals and begins a new segment; USR2 writes a snapshot.
+    Signals: TERM and INT drain, seal and exit (a second one does not wait for the disk, a third
+    one not for the ring); HUP reloads the configuration; USR1 seals and begins a new segment;
+    USR2 writes a snapshot.
 
     Every option can stand in the environment (HMB_TRACE_OUTPUT_DIR) and in the
     configuration file (output-dir = "..."); the command line wins, then the environment.
+    Sizes take KiB, MiB, GiB; times ms, s, m, h, d.
     """
-    meta = {name: options.pop(name) for name in _META}
+    meta = {name: options.pop(name) for name in config.META}
     if meta["print_config"]:
         _print_config(ctx)
         return 0
-    if not options["device"] and not meta["check_config"]:
-        raise UsageError("no device: give --device PATH")
-    settings = config.Settings(**options)
     if meta["check_config"]:
-        return _check(settings)
+        return _check(options)
+    if not options["device"]:
+        raise UsageError("no device: give --device PATH")
+    settings = Settings(**options)
     settings.check()
     from hmb_daemon.daemon import Daemon  # noqa: PLC0415 - --help need not load the daemon
 
     return Daemon(settings, reload=_reloader(sys.argv[1:])).run()
 
 
-def _check(settings: config.Settings) -> int:
-    try:
-        if settings.output_dir is not None or settings.output is not None:
-            settings.check()
-    except UsageError as error:
-        raise ConfigError(str(error)) from error
+def _check(options: dict[str, Any]) -> int:
+    """What a start would refuse, short of touching ring and spool.
+
+    Raises:
+        ConfigError: naming the first thing that is wrong.
+    """
+    from hmb_daemon.checks import problems  # noqa: PLC0415 - as in command()
+
+    found = [
+        *problems(Settings(**options)),
+        *config.unknown_variables(os.environ, command),
+    ]
+    if found:
+        raise ConfigError(found[0])
     click.echo("configuration is good")
     return 0
 
 
-def _reloader(args: list[str]) -> Any:
+def _reloader(args: list[str]) -> Callable[[], Settings]:
     """Read everything again as at the start: what HUP asks for."""
 
-    def reload() -> config.Settings:
+    def reload() -> Settings:
         with command.make_context(PROGRAM, list(args)) as ctx:
-            options = {k: v for k, v in ctx.params.items() if k not in _META}
-            settings = config.Settings(**options)
+            options = {k: v for k, v in ctx.params.items() if k not in config.META}
+            settings = Settings(**options)
             settings.check()
             return settings
 
     return reload
 
 
-def main() -> None:
-    """Entry point."""
-    sys.exit(run(command, PROGRAM))
+def main() -> int:
+    """Run the command; the exit code."""
+    return run(command, PROGRAM)

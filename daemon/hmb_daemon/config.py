@@ -1,150 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of hmb-trace-daemon: their types, the TOML files behind them, the settings they make."""
+"""The TOML files behind the options, and the options as a TOML file again."""
 
 from __future__ import annotations
 
+import difflib
+import json
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hmb_daemon.writing.options import FSYNC_ALWAYS, FSYNC_NEVER, FSYNC_SEAL
-from hmb_trace import units
-from hmb_trace.commandline import Parsed
-from hmb_trace.errors import ConfigError, UsageError
+from hmb_trace.errors import ConfigError
 
 DEFAULT_FILE = Path("/etc/hmb-trace/daemon.toml")
-MIN_ROTATE_SIZE = 64 << 10
-LOG_LEVELS = ("debug", "info", "warning", "error")
-# What a running daemon takes from a reloaded configuration; the rest needs a restart.
-RELOADABLE = frozenset(
-    {
-        "rotate_size",
-        "rotate_interval",
-        "max_total_size",
-        "max_age",
-        "compress",
-        "fsync",
-        "disk_full",
-        "on_frozen",
-        "log_level",
-    }
-)
-
-
-def parse_fsync(text: str) -> int:
-    """never, seal, always, or an interval in nanoseconds.
-
-    Raises:
-        UsageError: none of these.
-    """
-    words = {"never": FSYNC_NEVER, "seal": FSYNC_SEAL, "always": FSYNC_ALWAYS}
-    if text in words:
-        return words[text]
-    try:
-        interval = units.parse_duration(text)
-    except UsageError as error:
-        raise UsageError(
-            f"fsync: found {text!r}, expected never, seal, always or a time such as 1s"
-        ) from error
-    return interval or FSYNC_ALWAYS
-
-
-def parse_compress(text: str) -> int:
-    """zstd[:LEVEL] -> level; none -> 0.
-
-    Raises:
-        UsageError: another method, or a level that zstd does not have.
-    """
-    if text in ("none", ""):
-        return 0
-    method, _, level = text.partition(":")
-    if method != "zstd" or (level and not (level.isdigit() and 1 <= int(level) <= 19)):
-        raise UsageError(f"compress: found {text!r}, expected zstd or zstd:1 to zstd:19")
-    return int(level or 3)
-
-
-def parse_peak_rate(text: str) -> int:
-    """'1GB/s' -> bytes per second."""
-    return max(1, units.parse_size(text.strip().removesuffix("/s")))
-
-
-def parse_rotate_size(text: str) -> int:
-    """Bytes; 0 never rotates.
-
-    Raises:
-        UsageError: no size, or less than a segment can be cut by.
-    """
-    size = units.parse_size(text)
-    if 0 < size < MIN_ROTATE_SIZE:
-        raise UsageError(f"rotate-size: found {text!r}, expected 0 (never) or at least 64KiB")
-    return size
-
-
-FSYNC = Parsed("never|seal|TIME|always", parse_fsync)
-COMPRESS = Parsed("zstd[:LEVEL]", parse_compress)
-ROTATE_SIZE = Parsed("size", parse_rotate_size)
-PEAK_RATE = Parsed("rate", parse_peak_rate)
-
-
-@dataclass(slots=True, kw_only=True)
-class Settings:
-    """Everything the command line, the environment and the files said. Bytes, nanoseconds."""
-
-    device: str
-    output_dir: Path | None = None
-    output: str | None = None
-    once: bool = False
-    duration: int | None = None
-    rotate_size: int = 0
-    rotate_interval: int = 0
-    max_total_size: int = 0
-    max_age: int = 0
-    compress: int = 0
-    spool_size: int | None = None
-    spool_dir: Path | None = None
-    fsync: int = 10**9
-    io: str = "auto"
-    disk_full: str = "pause"
-    on_frozen: str = "wait"
-    on_corrupt: str = "resync"
-    unknown_flags: str = "reject"
-    latency: int = 2 * 10**6
-    peak_rate: int = 10**9
-    mode: str = "stream"
-    metrics: str | None = None
-    control: Path | None = None
-    label: str | None = None
-    log_format: str = "auto"
-    log_level: str = "info"
-
-    def take_over(self, fresh: Settings) -> list[str]:
-        """Take what may change while running from fresh settings; the names of all that differ."""
-        changed = [
-            name
-            for name in self.__dataclass_fields__
-            if getattr(fresh, name) != getattr(self, name)
-        ]
-        for name in RELOADABLE.intersection(changed):
-            setattr(self, name, getattr(fresh, name))
-        return changed
-
-    def check(self) -> None:
-        """Refuse what cannot go together.
-
-        Raises:
-            UsageError: naming both options.
-        """
-        if (self.output_dir is None) == (self.output is None):
-            raise UsageError("give either --output-dir DIR or --output FILE (- for stdout)")
-        if self.output == "-" and self.mode == "snapshot":
-            raise UsageError("--mode snapshot writes files: give --output-dir")
-        if self.once and self.mode == "snapshot":
-            raise UsageError("--once and --mode snapshot exclude each other")
-        if self.output is not None and self.compress:
-            raise UsageError("--compress works on a dump set: give --output-dir")
+ENVIRONMENT_PREFIX = "HMB_TRACE"
+META = ("config", "check_config", "print_config")  # options that a file cannot set
+_FOR_TESTS = f"{ENVIRONMENT_PREFIX}_TEST_"
+_LIST_MAX = 6
 
 
 def read_files(main: Path, *, required: bool) -> dict[str, Any]:
@@ -174,22 +48,43 @@ def _read_file(path: Path) -> dict[str, Any]:
     return {key.replace("-", "_"): (path, value) for key, value in found.items()}
 
 
+def known_options(command: click.Command) -> dict[str, click.Option]:
+    """The options that file and environment may set, by name."""
+    return {
+        option.name: option
+        for option in command.params
+        if isinstance(option, click.Option)
+        and option.name
+        and option.name not in (*META, "version", "help")
+    }
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """What somebody may have meant, for the end of an error."""
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    more = f" ... ({len(names)} in all)" if len(names) > _LIST_MAX else ""
+    return f"expected one of: {', '.join(names[:_LIST_MAX])}{more}"
+
+
 def defaults_from(found: dict[str, Any], command: click.Command) -> dict[str, Any]:
     """click's default_map of what the files say.
 
     Raises:
         ConfigError: an unknown key, or a value that its option does not take.
     """
-    known = {p.name: p for p in command.params if isinstance(p, click.Option) and p.name}
-    for name in ("config", "check_config", "print_config", "version", "help"):
-        known.pop(name, None)
+    known = known_options(command)
     defaults: dict[str, Any] = {}
-    for key, (path, value) in found.items():
-        if key not in known:
-            raise ConfigError(f"{path}: unknown key {key!r}, expected one of: {', '.join(known)}")
+    for name, (path, value) in found.items():
+        key = name.replace("_", "-")
+        if name not in known:
+            keys = [other.replace("_", "-") for other in known]
+            raise ConfigError(f"{path}: unknown key {key!r}; {hint(key, keys)}")
         if isinstance(value, dict | list):
             raise ConfigError(f"{path}: {key} is a {type(value).__name__}, expected one value")
-        defaults[key] = _checked(known[key], path, key, value)
+        defaults[name] = _checked(known[name], path, key, value)
     return defaults
 
 
@@ -208,16 +103,34 @@ def _checked(option: click.Option, path: Path, key: str, value: Any) -> Any:
     return text
 
 
+def unknown_variables(environment: Mapping[str, str], command: click.Command) -> list[str]:
+    """One line for each variable in the environment that sets nothing, but nearly does."""
+    known = {f"{ENVIRONMENT_PREFIX}_{name.upper()}" for name in known_options(command)}
+    known |= {f"{ENVIRONMENT_PREFIX}_{name.upper()}" for name in META}
+    ours = [
+        name
+        for name in sorted(environment)
+        if name.startswith(f"{ENVIRONMENT_PREFIX}_") and not name.startswith(_FOR_TESTS)
+    ]
+    near = {n: difflib.get_close_matches(n, known, n=1, cutoff=0.85) for n in set(ours) - known}
+    return [
+        f"{name} in the environment sets no option; did you mean {found[0]}?"
+        for name, found in sorted(near.items())
+        if found
+    ]
+
+
 def as_toml(values: dict[str, Any]) -> str:
     """The effective options as a file that says the same again."""
     lines = []
     for key, value in values.items():
         if value is None:
             continue
-        if isinstance(value, bool):
-            text = str(value).lower()
-        else:
-            escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
-            text = f'"{escaped}"'
+        text = str(value).lower() if isinstance(value, bool) else _quoted(str(value))
         lines.append(f"{key.replace('_', '-')} = {text}")
     return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A TOML basic string: JSON's, but for DEL, which only TOML wants escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

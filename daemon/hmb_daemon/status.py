@@ -52,7 +52,7 @@ def collector_status(c: Any) -> dict[str, Any]:
 def writer_status(writer: Any, spool: Any) -> dict[str, Any]:
     """Where the writer stands."""
     state = writer.state
-    trouble = writer.patience.trouble
+    trouble = writer.retrier.trouble
     return {
         "spool": {
             "path": str(spool.path),
@@ -67,8 +67,8 @@ def writer_status(writer: Any, spool: Any) -> dict[str, Any]:
             "started_ns": state.started_ns if state.name else None,
         },
         "segments_sealed": writer.sealed_count,
-        "disk": trouble.strerror if trouble else "ok",
-        "disk_full_episodes": writer.patience.full_episodes,
+        "disk": (trouble.strerror or str(trouble)) if trouble else "ok",
+        "disk_full_episodes": writer.retrier.full_episodes,
         "sync_failures": writer.sync_failures,
         "discarded_bytes": writer.discarded_bytes,
     }
@@ -97,7 +97,7 @@ def summary(status: dict[str, Any], counters: dict[str, int], seconds: float) ->
 
 def _part_path(writer: Any, name: str) -> str | None:
     """The file that records go to at this moment; None for a stream, and between segments."""
-    options = writer.options
-    if not name or options.pipe_fd >= 0:
+    output = writer.output
+    if not name or output.pipe_fd >= 0:
         return None
-    return str((options.directory / (name + writer.suffix + names.PART)).absolute())
+    return str((output.directory / (name + output.suffix + names.PART)).absolute())

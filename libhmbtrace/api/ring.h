@@ -53,3 +53,12 @@ void hmb_ring_view(const struct hmb_ring *ring, struct hmb_ring_view *view);
 int hmb_cursors_valid(uint64_t head, uint64_t tail, uint64_t ring_size);
 /* Store tail if it is still expected (release): 0 or -ESTALE. */
 int hmb_ring_store_tail(const struct hmb_ring *ring, uint64_t expected, uint64_t new_tail);
+
+/*
+ * Guard a mapping of a file (at most 8) against the file being cut short: what is gone reads as
+ * zeros, where it would be SIGBUS.  1, or 0 where that is not possible.  One thread at a time.
+ */
+int hmb_guard(void *base, uint64_t size);
+void hmb_unguard(void *base);
+/* Whether somebody has met bytes that are gone: what was read since may be zeros. */
+int hmb_is_cut(const void *base);

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What survives the daemon (docs/durability.md). */
 
+/* Over the bytes of a block of the spool that is not full yet (capture/sum.h). */
+struct hmb_sum {
+	uint64_t plain[8];
+	uint64_t weighted[8];
+};
+
 /* From the collector: values that belong together. */
 struct hmb_commit {
 	uint64_t data_head; /* spool positions: bytes ever appended */
@@ -9,6 +15,8 @@ struct hmb_commit {
 	uint64_t tail_after; /* device tail that it is about to store */
 	uint64_t head_seen; /* device head that it was collected under */
 	struct hmb_state state;
+	struct hmb_sum data_sum; /* hmb_spool_commit() keeps these two, whatever stands here */
+	struct hmb_sum journal_sum;
 };
 
 /* From the writer. */
@@ -38,24 +46,32 @@ enum hmb_phase {
 };
 
 struct hmb_spool {
-	uint8_t *map; /* header, then journal twice, then data twice */
+	uint8_t *map; /* header, sums, then journal twice, then data twice */
 	uint64_t map_size;
 	uint8_t *data;
 	uint64_t data_size; /* bytes, multiple of the page size */
 	uint8_t *journal;
 	uint64_t journal_size;
+	uint64_t reserved; /* data bytes from the begin on that the file system has granted */
 };
 
 /* Bytes of the file that holds a spool of these sizes; sizes are multiples of the page size. */
 uint64_t hmb_spool_file_size(uint64_t data_size, uint64_t journal_size);
+enum hmb_spool_mode {
+	HMB_SPOOL_LEFTOVER, /* nobody else uses it */
+	HMB_SPOOL_CREATE, /* write a fresh header with this identity */
+	HMB_SPOOL_JOIN_COLLECTOR, /* bits: a collector runs, */
+	HMB_SPOOL_JOIN_WRITER = 4, /* a writer runs; what is theirs is neither judged nor touched */
+};
+
 /*
- * Map the spool in fd (already sized and preallocated); create != 0 writes a
- * fresh header with this identity (at most 255 bytes, which device and which ring).
+ * Map the spool in fd (already sized and preallocated).  Sizes and identity (at most 255 bytes,
+ * which device and which ring) are for HMB_SPOOL_CREATE; mode is enum hmb_spool_mode.
  * Opening: -ENODATA when it was never begun (nothing was collected), -EPROTONOSUPPORT
- * when it is another version's, -EBADMSG when it is damaged.
+ * when it is another version's, -EBADMSG when header or commits are damaged.
  */
 int hmb_spool_map(struct hmb_spool *spool, int fd, uint64_t file_size, uint64_t data_size,
-		  uint64_t journal_size, const char *identity, int create);
+		  uint64_t journal_size, const char *identity, int mode);
 void hmb_spool_unmap(struct hmb_spool *spool);
 const char *hmb_spool_identity(const struct hmb_spool *spool);
 /* Another ring took the old one's place (R6), and nothing of it was collected yet. */
@@ -87,9 +103,43 @@ void hmb_spool_copy(const struct hmb_spool *spool, void *to, uint64_t pos, uint6
 void hmb_spool_stream(const struct hmb_spool *spool, void *to, uint64_t pos, uint64_t n);
 
 /*
- * Does the committed spool continue this ring?  1: yes, tail is already "after";
- * 2: yes, tail is "before" and the ring's bytes are the spool's (store tail_after);
- * 0: no, the ring was re-initialised meanwhile.
+ * A spool that is reserved piece by piece, behind the collector's back: nothing is stored beyond
+ * `bytes` of data, which would be SIGBUS in a full tmpfs.  hmb_spool_map() sets all of it.
  */
-int hmb_spool_continues(const struct hmb_spool *spool, const struct hmb_ring *ring,
+void hmb_spool_set_reserved(struct hmb_spool *spool, uint64_t bytes);
+/* Room that the collector may fill, under commits that reach to these heads. */
+uint64_t hmb_spool_data_room(const struct hmb_spool *spool, uint64_t data_head);
+uint64_t hmb_spool_journal_room(const struct hmb_spool *spool, uint64_t journal_head);
+
+/* Where a leftover spool's bytes are not what was committed. */
+struct hmb_spool_damage {
+	uint64_t data_from; /* spool positions; from == to: all of it is as it was */
+	uint64_t data_to;
+	uint64_t journal_from;
+	uint64_t journal_to;
+};
+
+/*
+ * Compare what waits in a leftover spool with the sums of its commits: 0, or -EBADMSG with the
+ * first and the last damaged byte's block in *damage (may be NULL).
+ */
+int hmb_spool_verify(const struct hmb_spool *spool, struct hmb_spool_damage *damage);
+
+/*
+ * Does the leftover spool continue this ring, which has the identity that it names?
+ *   1  yes, and the ring's tail is stored already
+ *   2  yes, and the ring's tail is still "before": store tail_after.  The last pass stands in the
+ *      ring; where the spool's copy of it was damaged it has been taken again from there
+ *   0  no: the ring was re-initialised meanwhile.  The spool is as it was committed
+ *   -EBADMSG  the spool is damaged, and the ring does not have it any more
+ */
+int hmb_spool_continues(struct hmb_spool *spool, const struct hmb_ring *ring,
 			const struct hmb_options *options);
+
+/*
+ * After a damaged spool was given up: dump bytes that the ring still offers may be in a file
+ * already.  `end` are the last n bytes of that file, whole records.  Returns how many ring bytes
+ * from tail on are the records that the file ends with: store tail beyond them. -ENOMEM.
+ */
+int64_t hmb_recover_known(const struct hmb_ring *ring, const struct hmb_options *options,
+			  const uint8_t *end, uint64_t n);

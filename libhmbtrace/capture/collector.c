@@ -67,15 +67,13 @@ static void open_sink(const struct hmb_collector *c, const struct hmb_commit *la
 		      struct hmb_sink *sink)
 {
 	const struct hmb_spool *spool = &c->spool;
-	uint64_t data_used = last->data_head - hmb_spool_data_tail(spool);
-	uint64_t journal_used = last->journal_head - hmb_spool_journal_tail(spool);
-	uint64_t data_free = spool->data_size - data_used;
+	uint64_t data_free = hmb_spool_data_room(spool, last->data_head);
 
 	*sink = (struct hmb_sink){
 		.data = spool->data + last->data_head % spool->data_size,
 		.data_cap = HMB_MIN(data_free, c->batch_bytes + hmb_collect_min_data()),
 		.events = spool->journal + last->journal_head % spool->journal_size,
-		.events_cap = spool->journal_size - journal_used,
+		.events_cap = hmb_spool_journal_room(spool, last->journal_head),
 	};
 }
 
@@ -282,6 +280,11 @@ static int64_t pass(struct hmb_collector *c, struct loop *loop, struct hmb_commi
 	note_fill(c, last, head);
 	testpoint(HMB_TESTPOINT_BEFORE_COPY);
 	result = collect(c, last, &sink, &head, &witness);
+	if (hmb_is_cut(c->ring.base)) {
+		c->state = last->state; /* of zeros that stand for what is gone nothing is kept */
+		*stop = HMB_STOP_HANGUP;
+		return 0;
+	}
 	if (result > 0)
 		watch_clock(c, loop, last, &sink, head);
 	loop->last_head = head;

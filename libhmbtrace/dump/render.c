@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core.h"
+#include "utf8.h"
 
 #define NS_PER_S 1000000000
 #define S_PER_DAY 86400
@@ -243,29 +244,6 @@ static void put_float(struct writer *w, const struct hmb_cell *cell, const uint8
 	put_aligned(w, cell, text, (uint64_t)length);
 }
 
-/* Length of the valid UTF-8 sequence at text, or 0. */
-static uint64_t utf8_length(const uint8_t *text, uint64_t left)
-{
-	uint8_t first = text[0];
-	uint64_t length = first < 0x80	 ? 1
-			  : first < 0xc2 ? 0
-			  : first < 0xe0 ? 2
-			  : first < 0xf0 ? 3
-			  : first < 0xf5 ? 4
-					 : 0;
-
-	if (length == 0 || length > left)
-		return 0;
-	for (uint64_t i = 1; i < length; i++) {
-		if ((text[i] & 0xc0) != 0x80)
-			return 0;
-	}
-	if ((first == 0xe0 && text[1] < 0xa0) || (first == 0xed && text[1] > 0x9f) ||
-	    (first == 0xf0 && text[1] < 0x90) || (first == 0xf4 && text[1] > 0x8f))
-		return 0;
-	return length;
-}
-
 /* Characters that are shown and not obeyed, ASCII ones aside: src/hmb_trace/escapes.py. */
 static const struct {
 	uint32_t first, last;
@@ -340,7 +318,7 @@ static void put_chars(struct writer *w, const struct hmb_cell *cell, const uint8
 	uint64_t space = length < cell->min_width ? cell->min_width - length : 0;
 
 	for (uint64_t i = 0; i < length;) {
-		uint64_t step = utf8_length(text + i, length - i);
+		uint64_t step = hmb_utf8_length(text + i, length - i);
 
 		if (step == 0)
 			put(w, REPLACEMENT, sizeof(REPLACEMENT) - 1);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core.h"
+#include "utf8.h"
 
 #define FIXED_SIZE 20u /* core_id, start_cycle, duration */
 #define LENGTH_SIZE 8u
@@ -39,31 +40,12 @@ static uint32_t event_type(const uint8_t *name, uint64_t length)
 	return length == 8 && !memcmp(name, type_names[API_CALL], 8) ? API_CALL : TYPE_OTHER;
 }
 
-/* Bytes of the UTF-8 sequence at p (room bytes left), 0 if it is none. */
-static unsigned int utf8_sequence(const uint8_t *p, uint64_t room)
-{
-	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-	unsigned int size = *p < 0x80 ? 1 : *p >> 5 == 6 ? 2 : *p >> 4 == 14 ? 3 : 4;
-	uint32_t code = *p & (0xffu >> (size + 1));
-
-	if (size == 1)
-		return 1;
-	if (size > room || (size == 4 && *p >> 3 != 30))
-		return 0;
-	for (unsigned int i = 1; i < size; i++) {
-		if (p[i] >> 6 != 2)
-			return 0;
-		code = code << 6 | (p[i] & 0x3f);
-	}
-	return code < least[size] || code > 0x10ffff || code >> 11 == 0x1b ? 0 : size;
-}
-
 static int is_utf8(const uint8_t *text, uint64_t length)
 {
 	uint64_t i = 0;
 
 	while (i < length) {
-		unsigned int size = utf8_sequence(text + i, length - i);
+		uint64_t size = hmb_utf8_length(text + i, length - i);
 
 		if (!size)
 			return 0;

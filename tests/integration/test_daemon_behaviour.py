@@ -550,7 +550,10 @@ def test_least_rotate_size_is_told(rig: Rig) -> None:
 def test_good_configuration_is_said_so(rig: Rig) -> None:
     file = rig.folder / "good.toml"
     file.write_text('rotate-size = "64MiB"\nonce = true\nfsync = 2\n')
-    rig.programs.run("hmb-trace-daemon", "--config", file, "--check-config")
+    rig.programs.run(
+        *("hmb-trace-daemon", "--config", file, "--check-config"),
+        *("--device", rig.ring, "--output-dir", rig.out),
+    )
 
 
 def test_reload_takes_over_what_can_change(rig: Rig) -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,8 +17,9 @@ import pytest
 import structlog
 from hmb_daemon.host import log
 from hmb_daemon.recovery import damaged_spool as damaged
-from hmb_daemon.spool.file import DamagedSpoolError
-from hmb_daemon.writing.segment import Segment
+from hmb_daemon.spool.file import DamagedSpoolError, Spool
+from hmb_daemon.writing.place import Place
+from hmb_daemon.writing.segment import SegmentFiles
 
 from hmb_trace._core import ffi
 from tests.conftest import Programs, program, wait_until
@@ -27,6 +29,7 @@ from tests.integration.daemonlib import (
     assert_equals_ledger,
     leftovers,
     logged,
+    segments,
     sidecars,
     walk,
 )
@@ -229,6 +232,10 @@ def cut_short(spool: Path) -> None:
     os.truncate(spool, 100)
 
 
+def empty(spool: Path) -> None:
+    spool.write_bytes(b"")
+
+
 def zero_header(spool: Path) -> None:
     with spool.open("r+b") as file:
         file.write(bytes(65536))
@@ -236,16 +243,23 @@ def zero_header(spool: Path) -> None:
 
 def flip_a_bit_of_a_commit(spool: Path) -> None:
     with spool.open("r+b") as file:
-        head = os.pread(file.fileno(), 8, 4096)  # the low bit of its number chooses the slot
-        at = 4096 + 64 + (head[0] & 1) * COMMIT_BYTES
+        head = os.pread(file.fileno(), 8, 8192)  # the low bit of its number chooses the slot
+        at = 8192 + 48 + (head[0] & 1) * COMMIT_BYTES
         (byte,) = os.pread(file.fileno(), 1, at)
         os.pwrite(file.fileno(), bytes([byte ^ 64]), at)
 
 
 def damage_journal(spool: Path) -> None:
+    """It lies before the data, and both have the sizes that the superblock says."""
     with spool.open("r+b") as file:
-        file.seek(65536)
-        file.write(bytes([0x5A]) * 4096)
+        data, journal = struct.unpack("<QQ", os.pread(file.fileno(), 16, 24))
+        os.pwrite(file.fileno(), bytes([0x5A]) * 4096, spool.stat().st_size - data - journal)
+
+
+def swap_the_manifest(spool: Path) -> None:
+    """Somebody's idea of where the records belong."""
+    manifest = spool.with_name(spool.name + ".json")
+    manifest.write_text(manifest.read_text().replace("/out", "/elsewhere"))
 
 
 def lose_manifest(spool: Path) -> None:
@@ -253,6 +267,7 @@ def lose_manifest(spool: Path) -> None:
 
 
 DAMAGES = [noise, cut_short, zero_header, flip_a_bit_of_a_commit, damage_journal, lose_manifest]
+DAMAGES += [empty, swap_the_manifest]
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
@@ -309,14 +324,46 @@ def test_a_damaged_spool_waits_for_its_ring(rig: Rig) -> None:
     assert spool.exists()
 
 
-def test_another_version_s_spool_is_left_to_it(rig: Rig) -> None:
+def test_another_version_s_spool_is_set_aside_and_the_capture_goes_on(rig: Rig) -> None:
     spool = left_spool(rig)
+    version_2 = struct.pack("<8sIIIIQQ", b"HMBSPOOL", 2, 424, 864, 0, 16 << 20, 4 << 20)
     with spool.open("r+b") as file:
-        file.seek(8)
-        file.write(b"\x09")
+        file.write(version_2 + b"a ring")
     before = spool.read_bytes()
-    assert "left by another version" in rig.drain(code=65).stderr
-    assert spool.read_bytes() == before
+    done = rig.drain(*SMALL)
+    (line, _) = logged(done, "spool-set-aside")
+    assert "another version" in line["found"]
+    (kept,) = spool.parent.glob("*.spool.damaged-*Z")
+    assert kept.read_bytes() == before
+
+
+@pytest.mark.parametrize("of", ["spool", "manifest"])
+@pytest.mark.parametrize("how", ["mode", "link"])
+def test_a_leftover_that_others_may_have_written_is_refused(rig: Rig, of: str, how: str) -> None:
+    spool = left_spool(rig)
+    path = spool if of == "spool" else spool.with_name(spool.name + ".json")
+    if how == "mode":
+        path.chmod(0o666)
+    else:
+        os.link(path, rig.folder / "another name")
+    said = rig.drain(*SMALL, code=77).stderr
+    assert str(path) in said
+    assert "expected a plain file of mode 0600" in said
+    assert segments(rig.out) == []
+
+
+def test_a_segment_s_name_is_no_way_out_of_the_directory(rig: Rig) -> None:
+    """A forged spool: its segment is called ../../victim."""
+    spool = left_spool(rig)
+    opened = Spool.open_leftover(spool.parent, spool.name, os.open(spool.parent, os.O_RDONLY))
+    assert opened is not None
+    state = opened.read_writer()
+    state.name = "../victim"
+    opened.commit_writer(state)
+    opened.close(remove=False)
+    done = rig.drain(*SMALL)
+    assert "no name of a file" in logged(done, "spool-set-aside")[0]["found"]
+    assert not (rig.folder / "victim.bin").exists()
 
 
 def test_two_daemons_do_not_share_a_label_in_a_directory(rig: Rig) -> None:
@@ -342,7 +389,7 @@ def test_a_new_segment_never_takes_a_name_in_use(tmp_path: Path, there: str, dir
     name = tmp_path / f"x{there}"
     name.write_bytes(b"somebody else's")
     with pytest.raises(FileExistsError):
-        Segment(tmp_path, "x", fresh=True, direct=direct)
+        SegmentFiles(Place(tmp_path), "x", fresh=True, direct=direct)
     assert name.read_bytes() == b"somebody else's"
     assert [path.name for path in tmp_path.iterdir()] == [name.name]
 

@@ -7,8 +7,9 @@
 #include <signal.h>
 
 #include "rig.h"
+#include "spool.h"
 
-enum { RING = 4096, SPOOL = 1 << 16, SPAN = 72, SLOTS = 4096 };
+enum { RING = 4096, SPOOL = 1 << 16, SPAN = 72 };
 
 static struct rig *rig;
 static void (*device)(void);
@@ -55,7 +56,7 @@ static void *while_copying(void)
 
 static void *before_commit(void)
 {
-	return rig->c.spool.map + SLOTS;
+	return rig->c.spool.map + COLLECTOR_BLOCK;
 }
 
 static void reset_to(uint64_t cursor, int records)

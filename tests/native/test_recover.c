@@ -256,6 +256,85 @@ static void long_skip_goes_on(void)
 	expect_exactly_once(rig);
 }
 
+/* ---- a spool whose bytes were damaged ---- */
+
+static int restart_with(struct rig *rig, uint8_t *byte)
+{
+	int continues;
+
+	*byte ^= 4;
+	continues = hmb_spool_continues(&rig->c.spool, &rig->c.ring, &rig->c.options);
+	return continues;
+}
+
+/* Tail is "before": the ring still has the last pass, and no bit of it need be wrong. */
+static void damage_the_ring_can_mend(void)
+{
+	for (uint64_t at = 0; at < 4000; at += 97) {
+		struct rig *rig = died_before_tail(0, 0);
+
+		CHECK_EQUAL(restart_with(rig, rig->c.spool.data + at), 2);
+		CHECK_EQUAL(rig_restart(rig), 2);
+		expect_exactly_once(rig);
+	}
+}
+
+/* Tail is stored, or the ring differs as well: never "re-initialised", never "goes on". */
+static void damage_that_nothing_mends(void)
+{
+	struct rig *rig = rig_open(4096, SPOOL, 0);
+
+	CHECK_EQUAL(hmb_collector_begin(&rig->c), 0);
+	rig_fill(rig, 40);
+	rig_run_and_die(rig, HMB_TESTPOINT_AFTER_TAIL, 1);
+	CHECK_EQUAL(restart_with(rig, rig->c.spool.data + 100), (uint64_t)-EBADMSG);
+	CHECK_EQUAL(restart_with(rig, rig->c.spool.data + 100), 1);
+	CHECK_EQUAL(restart_with(rig, rig->c.spool.journal), 1); /* nothing waits there */
+	rig_close(rig);
+
+	rig = died_before_tail(0, 0);
+	reset(rig, 0, 9000, 0, 4096 / 72);
+	CHECK_EQUAL(restart_with(rig, rig->c.spool.data + 100), (uint64_t)-EBADMSG);
+	CHECK_EQUAL(restart_with(rig, rig->c.spool.data + 100), 0);
+	CHECK_EQUAL(rig->hdr->tail, 0);
+	rig_close(rig);
+}
+
+/* A file holds the first `records` that the ring offers, behind others: they are found again. */
+static void expect_known(uint64_t cursor, int records)
+{
+	struct rig *rig = rig_open(4096, SPOOL, cursor);
+	uint64_t length, offered;
+
+	for (int i = 0; i < 9; i++)
+		CHECK(rig_emit(rig, 40));
+	rig->hdr->tail = rig->head; /* these are in the file only */
+	offered = rig->dump_len;
+	for (int i = 0; i < records; i++)
+		CHECK(rig_emit(rig, 40));
+	length = rig->head - rig->hdr->tail;
+	CHECK_EQUAL(hmb_recover_known(&rig->c.ring, &rig->c.options, rig->dump, rig->dump_len),
+		    length);
+	/* The same when the ring goes on, and none when the file ends before. */
+	for (int i = 0; i < 5; i++)
+		CHECK(rig_emit(rig, 40));
+	CHECK_EQUAL(hmb_recover_known(&rig->c.ring, &rig->c.options, rig->dump,
+				      offered + (rig->dump_len - offered - 5 * 72)),
+		    length);
+	CHECK_EQUAL(hmb_recover_known(&rig->c.ring, &rig->c.options, rig->dump, offered), 0);
+	CHECK_EQUAL(hmb_recover_known(&rig->c.ring, &rig->c.options, rig->dump, 0), 0);
+	rig_close(rig);
+}
+
+static void known_records_are_found(void)
+{
+	expect_known(0, 1);
+	expect_known(0, 20);
+	expect_known(4096 - 9 * 72, 20); /* just behind the lap's end */
+	expect_known(4096 - 15 * 72, 20); /* across it */
+	expect_known(4096 - 15 * 72 - 40, 20); /* with a marker between */
+}
+
 int main(void)
 {
 	killed_at(HMB_TESTPOINT_BEFORE_COPY, 1);
@@ -271,5 +350,8 @@ int main(void)
 	reset_after_tail();
 	killed_in_the_epoch_after_a_stale_batch();
 	long_skip_goes_on();
+	damage_the_ring_can_mend();
+	damage_that_nothing_mends();
+	known_records_are_found();
 	return 0;
 }

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "spool.h"
+#include "sum.h"
 
 enum { DATA = 1 << 16, JOURNAL = 1 << 16, COMMITS = 20000 };
 
@@ -65,17 +67,61 @@ static void refuse_with(uint64_t at, uint64_t word, int err)
 	close(fd);
 }
 
-/* An identity without its end would be read beyond the header's field. */
 static void lies_are_refused(void)
 {
 	refuse_with(0, 0, -ENODATA); /* magic: killed before it was stored */
 	refuse_with(0, 1, -EBADMSG);
-	refuse_with(8, 1, -EPROTONOSUPPORT); /* version */
+	refuse_with(8, 1, -EBADMSG); /* version, and no check that goes with it */
 	refuse_with(24, DATA * 2, -EBADMSG); /* data_size beyond the file */
 	refuse_with(24, DATA / 2, -EBADMSG); /* ... short of it */
 	refuse_with(24, DATA + 8, -EBADMSG); /* ... not whole pages */
 	refuse_with(32, ~0ull, -EBADMSG); /* journal_size */
-	refuse_with(40 + 248, ~0ull, -EBADMSG); /* the identity's last bytes */
+	refuse_with(BINDING_BLOCK + 32 + 248, ~0ull, -EBADMSG); /* the identity's last bytes */
+}
+
+/* Put a whole superblock into a good spool's file, its check made to fit or not. */
+static int open_with(struct superblock super, int with_check)
+{
+	uint64_t size = hmb_spool_file_size(DATA, JOURNAL);
+	struct hmb_spool spool;
+	int fd = open_fresh(&spool), err;
+
+	hmb_spool_unmap(&spool);
+	if (with_check)
+		super.check = check_of(SPOOL_MAGIC, &super, offsetof(struct superblock, check));
+	CHECK(pwrite(fd, &super, sizeof(super), 0) == sizeof(super));
+	err = map_again(&spool, fd, size);
+	if (!err)
+		hmb_spool_unmap(&spool);
+	close(fd);
+	return err;
+}
+
+/* A later version has the same first page, with its check; version 2 had none. */
+static void other_versions_are_told_from_damage(void)
+{
+	struct superblock ours = { .magic = SPOOL_MAGIC,
+				   .version = SPOOL_VERSION,
+				   .commit_size = sizeof(struct hmb_commit),
+				   .writer_size = sizeof(struct hmb_writer_commit),
+				   .event_size = sizeof(struct hmb_event),
+				   .data_size = DATA,
+				   .journal_size = JOURNAL };
+	struct superblock later = ours, second = ours, flipped = ours;
+
+	CHECK_EQUAL(open_with(ours, 1), 0);
+	CHECK_EQUAL(open_with(ours, 0), (uint64_t)-EBADMSG);
+	later.version++;
+	CHECK_EQUAL(open_with(later, 1), (uint64_t)-EPROTONOSUPPORT);
+	later = ours;
+	later.commit_size += 8;
+	CHECK_EQUAL(open_with(later, 1), (uint64_t)-EPROTONOSUPPORT);
+	second.version = 2;
+	second.commit_size = 424;
+	second.event_size = 0;
+	CHECK_EQUAL(open_with(second, 0), (uint64_t)-EPROTONOSUPPORT);
+	flipped.version = 2;
+	CHECK_EQUAL(open_with(flipped, 0), (uint64_t)-EBADMSG);
 }
 
 /* A commit that claims more than the spool can hold would send the collector out of it. */
@@ -93,7 +139,7 @@ static void impossible_commits_are_refused(void)
 	close(fd);
 }
 
-enum { COLLECTOR_BLOCK = 4096, WRITER_BLOCK = 8192, SLOTS = 64 };
+enum { SLOTS = 48, CHECKS = 8 };
 
 static int with_bit_flipped(int fd, uint64_t at, int bit)
 {
@@ -115,14 +161,14 @@ static int with_bit_flipped(int fd, uint64_t at, int bit)
 }
 
 /* One bit of the generation, the current slot and its check, and of the other slot. */
-static void flip_slots(int fd, uint64_t block, uint64_t slot_size, int current)
+static void flip_slots(int fd, uint64_t block, uint64_t slots, uint64_t slot_size, int current)
 {
-	uint64_t slot = block + SLOTS + (uint64_t)current * slot_size,
-		 other = block + SLOTS + (uint64_t)!current * slot_size;
+	uint64_t slot = block + slots + (uint64_t)current * slot_size,
+		 other = block + slots + (uint64_t)!current * slot_size;
 
 	for (int bit = 0; bit < 64; bit++) {
 		CHECK_EQUAL(with_bit_flipped(fd, block, bit), (uint64_t)-EBADMSG);
-		CHECK_EQUAL(with_bit_flipped(fd, block + 24 + 8 * (uint64_t)current, bit),
+		CHECK_EQUAL(with_bit_flipped(fd, block + CHECKS + 8 * (uint64_t)current, bit),
 			    (uint64_t)-EBADMSG);
 	}
 	for (uint64_t at = 0; at < slot_size; at += 8) {
@@ -149,8 +195,9 @@ static void damaged_commits_are_refused(void)
 		hmb_spool_commit_writer(&spool, &written);
 	}
 	hmb_spool_unmap(&spool);
-	flip_slots(fd, COLLECTOR_BLOCK, sizeof(commit), 1);
-	flip_slots(fd, WRITER_BLOCK, sizeof(written), 0);
+	flip_slots(fd, BINDING_BLOCK, sizeof(struct slots), sizeof(struct binding), 0);
+	flip_slots(fd, COLLECTOR_BLOCK, SLOTS, sizeof(commit), 1);
+	flip_slots(fd, WRITER_BLOCK, SLOTS, sizeof(written), 0);
 	close(fd);
 }
 
@@ -191,6 +238,95 @@ static void streaming_copies_what_copying_does(void)
 			CHECK(memcmp(streamed, copied, sizeof(copied)) == 0);
 		}
 	}
+	hmb_spool_unmap(&spool);
+	close(fd);
+}
+
+/* ---- the bytes of a leftover ---- */
+
+enum { PIECE = 1048, PIECES = 150 };
+
+/* Append pieces, freeing what is old; a leftover whose rings have wrapped. */
+static void fill_and_free(struct hmb_spool *spool)
+{
+	struct hmb_writer_commit written = { .phase = HMB_PHASE_WRITING };
+	struct hmb_commit commit = { 0 };
+
+	for (uint64_t n = 0; n < PIECES; n++) {
+		while (hmb_spool_data_room(spool, commit.data_head) < PIECE ||
+		       hmb_spool_journal_room(spool, commit.journal_head) < PIECE) {
+			written.data_tail += 72;
+			written.journal_tail += 40;
+			hmb_spool_commit_writer(spool, &written);
+		}
+		for (uint64_t i = 0; i < PIECE; i++)
+			spool->data[(commit.data_head + i) % DATA] = (uint8_t)(n * 7 + i);
+		memset(spool->journal + commit.journal_head % JOURNAL, (int)n, PIECE / 2 & ~7u);
+		commit.data_head += PIECE;
+		commit.journal_head += PIECE / 2 & ~7u;
+		hmb_spool_commit(spool, &commit);
+	}
+}
+
+static int damage_seen(const struct hmb_spool *spool, uint8_t *byte,
+		       struct hmb_spool_damage *damage)
+{
+	int err;
+
+	*byte ^= 0x10;
+	err = hmb_spool_verify(spool, damage);
+	*byte ^= 0x10;
+	return err;
+}
+
+/* Every byte that waits is covered, and none that the collector may be writing. */
+static void flipped_bytes_are_found(void)
+{
+	struct hmb_spool_damage damage;
+	struct hmb_spool spool;
+	int fd = open_fresh(&spool);
+	uint64_t head, tail;
+
+	fill_and_free(&spool);
+	head = hmb_spool_data_head(&spool);
+	tail = hmb_spool_data_tail(&spool);
+	CHECK_EQUAL(hmb_spool_verify(&spool, &damage), 0);
+	CHECK_EQUAL(damage.data_from, damage.data_to);
+	for (uint64_t at = tail; at < head; at += 37) {
+		CHECK_EQUAL(damage_seen(&spool, spool.data + at % DATA, &damage),
+			    (uint64_t)-EBADMSG);
+		CHECK(damage.data_from <= at && at < damage.data_to);
+		CHECK(damage.data_to - damage.data_from <= sum_block(DATA));
+		CHECK_EQUAL(damage.journal_from, damage.journal_to);
+	}
+	for (uint64_t at = hmb_spool_journal_tail(&spool); at < hmb_spool_journal_head(&spool);
+	     at += 37)
+		CHECK_EQUAL(damage_seen(&spool, spool.journal + at % JOURNAL, NULL),
+			    (uint64_t)-EBADMSG);
+	for (uint64_t free = hmb_spool_data_room(&spool, head), i = 0; i < free; i++)
+		CHECK_EQUAL(damage_seen(&spool, spool.data + (head + i) % DATA, NULL), 0);
+	hmb_spool_unmap(&spool);
+	close(fd);
+}
+
+/* The sums of full blocks are in the file as well: one that is damaged accuses its block. */
+static void flipped_sums_are_found(void)
+{
+	struct ring_of_bytes ring;
+	struct hmb_spool spool;
+	int fd = open_fresh(&spool);
+	uint64_t first;
+
+	fill_and_free(&spool);
+	ring = spool_data(&spool);
+	first = hmb_spool_data_tail(&spool) / ring.block;
+	for (uint64_t number = first; (number + 1) * ring.block < hmb_spool_data_head(&spool);
+	     number++)
+		for (uint64_t i = 0; i < sizeof(*ring.sums); i++)
+			CHECK_EQUAL(damage_seen(&spool,
+						(uint8_t *)&ring.sums[number % ring.count] + i,
+						NULL),
+				    (uint64_t)-EBADMSG);
 	hmb_spool_unmap(&spool);
 	close(fd);
 }
@@ -259,7 +395,7 @@ static void read_commits(void)
 		uint64_t head = hmb_spool_data_head(&shared);
 
 		hmb_spool_read_commit(&shared, &seen);
-		check_words(&seen, sizeof(seen), seen.data_head);
+		check_words(&seen, offsetof(struct hmb_commit, data_sum), seen.data_head);
 		CHECK(seen.data_head >= last && seen.data_head >= head);
 		last = seen.data_head;
 	}
@@ -308,6 +444,9 @@ int main(void)
 {
 	sizes_are_checked();
 	lies_are_refused();
+	other_versions_are_told_from_damage();
+	flipped_bytes_are_found();
+	flipped_sums_are_found();
 	impossible_commits_are_refused();
 	damaged_commits_are_refused();
 	batches_are_contiguous();

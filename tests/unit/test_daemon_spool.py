@@ -6,14 +6,21 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from hmb_daemon.spool import file as spool
-from hmb_daemon.spool.file import Manifest, Spool, WriterState
+from hmb_daemon.spool.file import (
+    DamagedSpoolError,
+    EarlierRing,
+    Manifest,
+    Spool,
+    WriterState,
+)
 
+from hmb_trace.dumps.sidecar import Device
 from hmb_trace.errors import (
     BusyError,
     CannotCreateError,
-    InvalidDataError,
     PermissionDeniedError,
 )
 
@@ -61,13 +68,28 @@ def test_no_leftover_is_none(tmp_path: Path) -> None:
     assert reopen(tmp_path / "spool") is None
 
 
-def test_torn_spool_is_removed(tmp_path: Path) -> None:
-    """Killed while it was made: nothing had been collected."""
+def test_spool_killed_while_it_was_made_is_removed(tmp_path: Path) -> None:
+    """The header is there before the manifest: nothing had been collected."""
     folder = tmp_path / "spool"
     make(folder).close(remove=False)
+    (folder / "x.spool.json").unlink()
+    assert reopen(folder) is None
+    make(folder).close(remove=False)
+    (folder / "x.spool.json").unlink()
     (folder / "x.spool").write_bytes(bytes(100))
     assert reopen(folder) is None
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", bytes(100), bytes(1 << 17)], ids=len)
+def test_spool_that_was_wiped_is_not_taken_for_one_never_begun(
+    tmp_path: Path, content: bytes
+) -> None:
+    folder = tmp_path / "spool"
+    make(folder).close(remove=False)
+    (folder / "x.spool").write_bytes(content)
+    with pytest.raises(DamagedSpoolError):
+        reopen(folder)
 
 
 def test_damaged_spool_is_kept_and_named(tmp_path: Path) -> None:
@@ -76,9 +98,39 @@ def test_damaged_spool_is_kept_and_named(tmp_path: Path) -> None:
     with (folder / "x.spool").open("r+b") as file:
         file.seek(8)
         file.write(b"\xff" * 4)
-    with pytest.raises(InvalidDataError, match="another version"):
+    with pytest.raises(DamagedSpoolError, match="header or commits"):
         reopen(folder)
     assert (folder / "x.spool").exists()
+
+
+def test_manifest_of_another_ring_is_not_believed(tmp_path: Path) -> None:
+    folder = tmp_path / "spool"
+    make(folder).close(remove=False)
+    other = msgspec.structs.replace(MANIFEST, identity="another")
+    (folder / "x.spool.json").write_bytes(other.encode())
+    with pytest.raises(DamagedSpoolError, match="another"):
+        reopen(folder)
+
+
+def test_manifest_of_a_ring_that_took_the_place_is_a_start_that_was_killed(tmp_path: Path) -> None:
+    """R6: killed between manifest and header, with nothing of the new ring collected."""
+    folder = tmp_path / "spool"
+    make(folder).close(remove=False)
+    earlier = [EarlierRing(last_epoch=0, device=Device(path="shm:/x"), ring_size=4096)]
+    other = msgspec.structs.replace(MANIFEST, identity="another", earlier=earlier)
+    (folder / "x.spool.json").write_bytes(other.encode())
+    again = reopen(folder)
+    assert again is not None
+    assert again.identity == "id"
+    again.close(remove=True)
+
+
+@pytest.mark.parametrize("field", ["prefix", "single"])
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", "x\0y"])
+def test_manifest_names_no_way_out_of_the_directory(field: str, name: str) -> None:
+    text = msgspec.structs.replace(MANIFEST, **{field: name}).encode()
+    with pytest.raises(ValueError, match="no name of a file"):
+        Manifest.decode(text)
 
 
 def test_spool_in_use_is_busy(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import structlog
+from hmb_daemon.settings import Settings
 from hmb_daemon.spool import file as spool
 from hmb_daemon.spool.file import Manifest, Spool
 from hmb_daemon.writing import sidecar_builder as describe
-from hmb_daemon.writing.options import WriterOptions
+from hmb_daemon.writing.output import Output
 from hmb_daemon.writing.retry import GiveUpError
 from hmb_daemon.writing.sink import BOUNCE, Sink
 from hmb_daemon.writing.writer import Writer
@@ -57,9 +58,10 @@ def test_writer_that_gives_up_leaves_nobody_behind_who_reads_the_spool(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Sink, "_move", slow_move)
-    options = WriterOptions(directory=tmp_path / "out", prefix="x", pwrite=full)
-    writer = Writer(filled, options, describe.Origins(ORIGIN), structlog.get_logger())
-    writer.patience.give_up.set()
+    output = Output(directory=tmp_path / "out", prefix="x", pwrite=full)
+    settings = Settings(device="shm:/x")
+    writer = Writer(filled, output, settings, describe.Origins(ORIGIN), structlog.get_logger())
+    writer.retrier.give_up.set()
     writer.start()
     writer.join(10)
     assert isinstance(writer.failure, GiveUpError)

@@ -7,10 +7,11 @@ import os
 from pathlib import Path
 
 import pytest
-from hmb_daemon.writing.sidecar_builder import fill_ends, walk_ends
+from hmb_daemon.spool.causes import Cause
+from hmb_daemon.writing.sidecar_builder import Origin, SidecarBuilder, walk_ends
 
 from hmb_trace import testing
-from hmb_trace.dumps.sidecar import Device, Sidecar
+from hmb_trace.dumps.sidecar import Device
 
 
 @pytest.mark.parametrize("tail", ["record", "marker"])
@@ -28,11 +29,13 @@ def test_ends_are_those_of_the_records(tmp_path: Path, tail: str, last_entry: st
     }[last_entry]
     path = tmp_path / "a.bin"
     path.write_bytes(whole)
-    side = Sidecar(segment="a", number=1, label="a", device=Device(path="x"))
+    origin = Origin(label="a", device=Device(path="x"), ring_size=64)
+    builder = SidecarBuilder("a", 1, origin, Cause.STOP)
     fd = os.open(path, os.O_RDONLY)
     try:
-        fill_ends(side, *walk_ends(fd, len(whole), entries))
+        builder.dump(len(whole), "", *walk_ends(fd, len(whole), entries))
     finally:
         os.close(fd)
+    side = builder.build()
     assert (side.first_seq, side.first_ts_ns) == (0, 0)
     assert (side.last_seq, side.last_ts_ns) == (999, 9990)

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hmb_daemon.collecting import start as capture
+from hmb_daemon.collecting import collector as capture
 from hmb_daemon.writing.sink import PREFERRED_NICE
 
 from tests.conftest import require

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import time
 from pathlib import Path
@@ -12,12 +13,22 @@ from hmb_trace.errors import AbiTooNewError, HmbTraceError, NoInputError
 from hmb_trace.live.ring import SHM_SCHEME, Ring, attach
 
 _INVALID_S = 0.1
+_TOO_NEW_S = 0.5
 
 
 def _place(path: str) -> Path:
     if path.startswith(SHM_SCHEME):
         return Path("/dev/shm") / path.removeprefix(SHM_SCHEME).lstrip("/")
     return Path(path)
+
+
+class Finding(enum.Enum):
+    """What a look shows."""
+
+    NOTHING = enum.auto()  # the name leads nowhere
+    NO_RING = enum.auto()  # something is there that R1 refuses, or that is gone itself
+    TOO_NEW = enum.auto()  # ... for its version, which may be a write under way
+    RING = enum.auto()
 
 
 class Reconnector:
@@ -34,6 +45,7 @@ class Reconnector:
         self._gone = gone
         self._since = time.monotonic()
         self._said = ""
+        self._too_new_since: float | None = None
         self.reason: HmbTraceError | None = None
         self.missing = False
 
@@ -54,33 +66,38 @@ class Reconnector:
             mine.st_rdev,
         )
 
-    def look(self) -> Ring | None:
-        """The ring to go on with, checked by R1; None: not yet.
-
-        Raises:
-            AbiTooNewError: what came back speaks a newer version: nothing to wait for.
-        """
+    def look(self) -> tuple[Finding, Ring | None]:
+        """What is there, and the ring to go on with, checked by R1."""
         try:
             if self.replaced():
-                return attach(self._ring.path)
-            if self._gone:
-                return None
+                return Finding.RING, attach(self._ring.path)
+            if self.missing and self._gone:
+                return Finding.NOTHING, None
+            if self._gone or self._ring.is_cut():
+                return (Finding.NOTHING if self.missing else Finding.NO_RING), None
             self._ring.reattach()
-        except AbiTooNewError:
-            raise
         except NoInputError:
             self.missing = True
-            return None
+            return Finding.NOTHING, None
         except HmbTraceError as error:
             self._say(error)
-            return None
-        return self._ring
+            newer = isinstance(error, AbiTooNewError)
+            self._too_new_since = (self._too_new_since or time.monotonic()) if newer else None
+            if self.missing and not self.too_new_for_good():
+                return Finding.NOTHING, None
+            return (Finding.TOO_NEW if newer else Finding.NO_RING), None
+        return Finding.RING, self._ring
 
     def _say(self, error: HmbTraceError) -> None:
         self.reason = error
         if str(error) != self._said:
             self._said = str(error)
             self._log.warning("ring-refused", error=self._said)
+
+    def too_new_for_good(self) -> bool:
+        """Whether the version has stood there for longer than a write takes."""
+        since = self._too_new_since
+        return since is not None and time.monotonic() - since >= _TOO_NEW_S
 
     def invalid_too_long(self) -> bool:
         """R2: cursors under a valid header had their 100 ms."""

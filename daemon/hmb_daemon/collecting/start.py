@@ -4,48 +4,45 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hmb_daemon.config import Settings
+from hmb_daemon.collecting import spool_size as sizing
+from hmb_daemon.collecting.collector import BATCH_MAX, INVALID_NS, new_struct
 from hmb_daemon.host import sysio
 from hmb_daemon.host import testpoints as testhook
 from hmb_daemon.recovery import damaged_spool as damaged
+from hmb_daemon.recovery import leftover as leftovers
+from hmb_daemon.recovery.leftover import shown
+from hmb_daemon.settings import OnCorrupt, Settings, UnknownFlags
 from hmb_daemon.spool import file as spool
 from hmb_daemon.spool import journal as events
-from hmb_daemon.spool.causes import Cause
+from hmb_daemon.spool.causes import Cause, Note
 from hmb_daemon.spool.file import DamagedSpoolError, EarlierRing, Manifest, Spool
 from hmb_daemon.writing import names
-from hmb_daemon.writing import sidecar_builder as describe
-from hmb_daemon.writing.options import Request, WriterOptions
-from hmb_daemon.writing.writer import Writer
+from hmb_daemon.writing.event_log import Remark
+from hmb_daemon.writing.output import Output
+from hmb_daemon.writing.sidecar_builder import Origin
 from hmb_trace._core import ffi, lib
-from hmb_trace.dumps.sidecar import Device
-from hmb_trace.errors import InputOutputError
+from hmb_trace.dumps.sidecar import CatalogCopy, Device
+from hmb_trace.errors import CannotCreateError, InvalidDataError, from_os_error
 from hmb_trace.live.ring import Ring, invalid_cursors
+from hmb_trace.units import format_size
 
 _MS = 10**6
-_INVALID_NS = 100 * _MS
-_BATCH_MAX = 256 << 10
-_BATCH_MIN = 8 << 10
-_INDEX_MAX = 512 << 10
-_INDEX_MIN = 4 << 10
 _IDLE_MAX_NS = 50 * _MS
 _IDLE_MIN_NS = 100_000
-COLLECTOR_NICE = -15
 _POPULATE_CHUNK = 4 << 20
+_KNOWN = 1 << 20  # more than a pass takes
+_CATALOG_MAX = 4 << 20
 _SYSFS = Path("/sys/class/nvme")
-
-
-def _shown(path: str) -> str:
-    """A path for the sidecar, which is UTF-8; a file's name need not be."""
-    return path.encode(errors="backslashreplace").decode()
 
 
 def device_of(ring: Ring) -> Device:
@@ -62,7 +59,7 @@ def device_of(ring: Ring) -> Device:
             said[field] = (_SYSFS / name / attribute).read_text().strip() if kind == "char" else ""
         except OSError:
             said[field] = ""
-    return Device(path=_shown(ring.path), kind=kind, identity=ring.identity, **said)
+    return Device(path=shown(ring.path), kind=kind, identity=ring.identity, **said)
 
 
 def waits(settings: Settings, ring_size: int) -> tuple[int, int]:
@@ -79,98 +76,65 @@ def sustained_rate(ring_size: int, wait_ns: int) -> int:
 
 def new_collector(settings: Settings, ring: Ring, opened: Spool) -> Any:
     """A struct hmb_collector for the ring and the spool, not yet begun or resumed."""
-    c = ffi.new("struct hmb_collector *")
-    c.ring, c.spool = ring.c[0], opened.c[0]
-    rotate = settings.rotate_size or 1 << 62
-    c.options.index_bytes = min(max(rotate // 16, _INDEX_MIN), _INDEX_MAX)
-    c.options.keep_unknown_flags = settings.unknown_flags == "keep"
-    c.options.stop_on_corrupt = settings.on_corrupt == "stop"
-    c.latency_ns, c.idle_ns = waits(settings, int(ring.c.ring_size))
-    c.invalid_ns = _INVALID_NS
-    c.batch_bytes = min(max(rotate // 8, _BATCH_MIN), _BATCH_MAX)
-    c.once = settings.once
-    return c
-
-
-def spool_place(settings: Settings) -> tuple[Path, bool]:
-    """The spool directory, and whether it must be ours alone."""
-    if settings.spool_dir is not None:
-        return settings.spool_dir, False
-    return spool.default_directory(), not os.environ.get("RUNTIME_DIRECTORY")
-
-
-def spool_size(settings: Settings, ring_size: int) -> int:
-    """Data bytes of a new spool: at least the ring, and room for a few passes."""
-    wanted = settings.spool_size or spool.default_size()
-    return max(wanted, ring_size, 4 * (_BATCH_MAX + int(lib.hmb_collect_min_data())))
-
-
-def origins_of(manifest: Manifest, now: describe.Origin) -> describe.Origins:
-    """What a leftover's sidecars say: `now`, but of earlier rings what the manifest knows."""
-    return describe.Origins(
-        now,
-        [
-            (ring.last_epoch, describe.Origin(manifest.prefix, ring.device, ring.ring_size))
-            for ring in manifest.earlier
-        ],
+    return new_struct(
+        ring.c,
+        opened.c,
+        rotate_size=settings.rotate_size,
+        keep_unknown_flags=settings.unknown_flags is UnknownFlags.KEEP,
+        stop_on_corrupt=settings.on_corrupt is OnCorrupt.STOP,
+        waits=waits(settings, int(ring.c.ring_size)),
+        once=settings.once,
     )
 
 
-def finish_leftover(leftover: Spool, options: WriterOptions, log: Any, cause: Cause) -> Any:
-    """Write a leftover's records where they belong and remove it; its last state.
+def catalog_copy(path: Path | None) -> CatalogCopy | None:
+    """What every sidecar keeps of --catalog FILE.
 
     Raises:
-        InputOutputError: they cannot be written there; the spool stays.
+        NoInputError, PermissionDeniedError: it cannot be read. InvalidDataError: no TOML.
     """
-    manifest = leftover.manifest()
-    to_stream = manifest.single == "-"
-    options = replace(
-        options,
-        # What a stream did not take any more goes to the stream of now, or becomes a segment.
-        directory=options.directory if to_stream else Path(manifest.directory),
-        prefix=manifest.prefix,
-        single="" if to_stream else manifest.single,
-        pipe_fd=options.pipe_fd if to_stream else -1,
-    )
-    origin = describe.Origin(
-        label=manifest.prefix,
-        device=Device(path=_shown(manifest.device), identity=manifest.identity),
-        ring_size=manifest.ring_size,
-    )
-    writer = Writer(leftover, options, origins_of(manifest, origin), log)
-    writer.request(Request(cause, last=True))
-    # At a start nobody waits for a disk: say at once what is wrong with it.
-    writer.patience.give_up.set()
+    if path is None:
+        return None
     try:
-        writer.run_to_end()
-    except Exception as error:
-        leftover.close(remove=False)
-        raise InputOutputError(
-            f"spool {leftover.path} holds records for {options.directory} that cannot be "
-            f"written there: {error}; make that possible, or move the spool away"
-        ) from error
-    state = ffi.new("struct hmb_state *", leftover.read_commit().state)
-    leftover.close(remove=True)
-    return state
+        with path.open("rb") as file:
+            data = file.read(_CATALOG_MAX + 1)
+    except OSError as error:
+        raise from_os_error(error, f"cannot read {path}") from error
+    if len(data) > _CATALOG_MAX:
+        raise InvalidDataError(f"{path}: a catalog is at most {format_size(_CATALOG_MAX)}")
+    try:
+        text = data.decode()
+        found = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidDataError(f"{path}: not TOML: {error}") from error
+    build = found.get("firmware_build", "")
+    return CatalogCopy(
+        name=shown(path.name),
+        firmware_build=build if isinstance(build, str) else str(build),
+        sha256=hashlib.sha256(data).hexdigest(),
+        text=text,
+    )
 
 
-def finish_without_ring(
-    settings: Settings, make_options: Callable[[], WriterOptions], log: Any
-) -> None:
-    """The ring is not there: seal what an earlier daemon left of it, if anything."""
-    directory, private = spool_place(settings)
-    if not directory.is_dir():
-        return
-    fd = spool.prepare_directory(directory, private=private)
-    try:
-        leftover = Spool.open_leftover(directory, spool.file_name(settings.device), fd)
-    except DamagedSpoolError as error:
-        # Set aside by the start that has a sidecar to say so in.
-        log.error("spool-damaged", error=str(error), action="kept until the ring is there")
-        return
-    if leftover is not None:
-        log.warning("spool-without-ring", spool=str(leftover.path))
-        finish_leftover(leftover, make_options(), log, Cause.HANGUP)
+def least_spool(ring_size: int) -> int:
+    """Data bytes below which a spool is of no use: the ring, and room for a few passes."""
+    return max(ring_size, 4 * (BATCH_MAX + int(lib.hmb_collect_min_data())))
+
+
+class CannotAdoptError(Exception):
+    """The collector that runs writes for another output, or is another version: it has to end."""
+
+    def __init__(self, spool: Spool) -> None:
+        super().__init__()
+        self.spool = spool
+
+
+class _FinishedError(Exception):
+    """A leftover that cannot be gone on with was finished: what to carry on with instead."""
+
+    def __init__(self, carried: tuple[Any, bool]) -> None:
+        super().__init__()
+        self.carried = carried
 
 
 class Opener:
@@ -180,19 +144,20 @@ class Opener:
         self,
         settings: Settings,
         ring: Ring,
-        options: WriterOptions,
+        output: Output,
         log: Any,
     ) -> None:
         self._settings = settings
         self._ring = ring
-        self._options = options
+        self._output = output
         self._log = log
-        directory, private = spool_place(settings)
+        directory, private = spool.place(settings)
         self._directory = directory
         self._private = private
         self._name = spool.file_name(ring.path)
         self.resumed = False
         self.counters_before = events.NO_COUNTERS  # what earlier daemons counted
+        self.remarks: list[Remark] = []  # what the next segment has to say
 
     def open(self) -> tuple[Spool, Any]:
         """Spool and collector, ready to run.
@@ -205,12 +170,45 @@ class Opener:
         carried = None
         leftover = self._leftover()
         if leftover is not None:
-            collector = new_collector(self._settings, self._ring, leftover)
-            continues = self._continues(leftover, collector)
-            if continues and leftover.manifest().fits(self.manifest_for(self._ring)):
-                return self._resume(leftover, collector)
-            carried = self._finish(leftover, continues=continues)
+            try:
+                return self._go_on(leftover)
+            except DamagedSpoolError as error:
+                leftover.close(remove=False)
+                damaged.set_aside(self._directory, self._name, error, self._log)
+            except _FinishedError as finished:
+                carried = finished.carried
         return self._fresh(carried)
+
+    def _adopt(self, leftover: Spool, collector: Any) -> tuple[Spool, Any]:
+        """A collector runs on it: its last commit says where, and goes on saying it."""
+        wanted = self.manifest_for(self._ring)
+        if leftover.unbound:  # a collector that began before any daemon was there
+            leftover.bind(wanted)
+            self._number(leftover, collector)
+        elif not leftover.manifest().fits(wanted) or not self._speaks(leftover):
+            raise CannotAdoptError(leftover)
+        return self._resume(leftover, collector)
+
+    def _speaks(self, leftover: Spool) -> bool:
+        return bool(lib.hmb_spool_live(leftover.c).layout == lib.hmb_live_layout())
+
+    def _go_on(self, leftover: Spool) -> tuple[Spool, Any]:
+        """Resume a leftover.
+
+        Raises:
+            DamagedSpoolError: it is not what was collected, and the ring cannot mend it.
+            _FinishedError: it was of another ring or another output, and is in its files now.
+        """
+        collector = new_collector(self._settings, self._ring, leftover)
+        if leftover.collected:
+            return self._adopt(leftover, collector)
+        continues = self._continues(leftover, collector)
+        if leftover.unbound:
+            leftover.bind(self.manifest_for(self._ring))
+            self._number(leftover, collector)
+        if continues and leftover.manifest().fits(self.manifest_for(self._ring)):
+            return self._resume(leftover, collector)
+        raise _FinishedError(self._finish(leftover, continues=continues))
 
     def _leftover(self) -> Spool | None:
         fd = spool.prepare_directory(self._directory, private=self._private)
@@ -220,18 +218,16 @@ class Opener:
             damaged.set_aside(self._directory, self._name, error, self._log)
             return None
 
-    def manifest_for(
-        self, ring: Ring, earlier: Sequence[tuple[int, describe.Origin]] = ()
-    ) -> Manifest:
+    def manifest_for(self, ring: Ring, earlier: Sequence[tuple[int, Origin]] = ()) -> Manifest:
         """What stands beside a spool for this ring."""
-        options = self._options
+        output = self._output
         return Manifest(
             device=ring.path,
             identity=ring.identity,
-            directory="" if options.pipe_fd >= 0 else str(options.directory.resolve()),
-            prefix=options.prefix,
+            directory="" if output.pipe_fd >= 0 else str(output.directory.resolve()),
+            prefix=output.prefix,
             ring_size=int(ring.c.ring_size),
-            single="-" if options.pipe_fd >= 0 else options.single,
+            single="-" if output.pipe_fd >= 0 else output.single,
             earlier=[
                 EarlierRing(last_epoch=last, device=origin.device, ring_size=origin.ring_size)
                 for last, origin in earlier
@@ -241,9 +237,16 @@ class Opener:
     def _continues(self, leftover: Spool, collector: Any) -> bool:
         """Whether the spool goes on with this ring; then `tail` is made what it says."""
         if leftover.identity != self._ring.identity[:255]:
+            leftover.verify()
             return False
         ring, options = self._ring.c, ffi.addressof(collector.options)
         answer = lib.hmb_spool_continues(leftover.c, ring, options)
+        if answer < 0:
+            leftover.verify()
+            raise DamagedSpoolError(
+                f"spool {leftover.path}: its last commit but one is damaged, so that it cannot be "
+                "told which records the ring and it both have"
+            )
         if answer == 2:
             commit = leftover.read_commit()
             testhook.point("recover-before-tail")
@@ -254,6 +257,7 @@ class Opener:
     def _resume(self, leftover: Spool, collector: Any) -> tuple[Spool, Any]:
         lib.hmb_collector_resume(collector)
         self.resumed = True
+        self.remarks.append(Remark(Note.RESUMED, time.time_ns()))
         self.counters_before = events.counters_bytes(collector.state.counters)
         state = leftover.read_writer()
         self._log.warning(
@@ -267,15 +271,17 @@ class Opener:
     def _finish(self, leftover: Spool, *, continues: bool) -> tuple[Any, bool]:
         """Seal a leftover; the state to carry on with, and whether the ring goes on with it."""
         cause = Cause.RESTART if continues else Cause.REINITIALISED
-        state = finish_leftover(leftover, self._options, self._log, cause)
-        if not continues:
+        state, self.remarks = leftovers.finish(
+            leftover, self._output, self._settings, self._log, cause
+        )
+        if continues:
+            self.remarks.append(Remark(Note.RESUMED, time.time_ns()))
+        else:
             lib.hmb_state_next_epoch(state, 0)
         return state, continues
 
     def _fresh(self, carried: Any) -> tuple[Spool, Any]:
-        fd = spool.prepare_directory(self._directory, private=self._private)
-        size = spool_size(self._settings, int(self._ring.c.ring_size))
-        opened = Spool.create(self._directory, self._name, fd, size, self.manifest_for(self._ring))
+        opened = self._create()
         collector = new_collector(self._settings, self._ring, opened)
         try:
             self._begin(collector, opened, carried)
@@ -284,8 +290,47 @@ class Opener:
             raise
         return opened, collector
 
+    def _create(self) -> Spool:
+        """A fresh spool; where nobody gave a size, as much as there is room for."""
+        least = least_spool(int(self._ring.c.ring_size))
+        given = self._settings.spool_size
+        size = max(given, least) if given else self._default_size(least)
+        while True:
+            fd = spool.prepare_directory(self._directory, private=self._private)
+            manifest = self.manifest_for(self._ring)
+            try:
+                return Spool.create(self._directory, self._name, fd, size, manifest)
+            except CannotCreateError:
+                if given or size <= least:
+                    raise
+            smaller = max(size // 2, least)
+            self._log.warning(
+                "spool-smaller",
+                wanted=size,
+                size=smaller,
+                directory=str(self._directory),
+                action="free memory there, or give --spool-size or --spool-dir",
+            )
+            size = smaller
+
+    def _default_size(self, least: int) -> int:
+        os.close(spool.prepare_directory(self._directory, private=self._private))
+        limit, free = sizing.memory_limit(), sizing.free_in(self._directory)
+        size = sizing.default_size(limit, free)
+        unbounded = sizing.default_size(limit, 1 << 62)
+        if size < unbounded and size < unbounded // 2:
+            self._log.warning(
+                "spool-smaller",
+                wanted=unbounded,
+                size=max(size, least),
+                free=free,
+                directory=str(self._directory),
+                action="a quarter of what the file system has left; give --spool-size for another",
+            )
+        return max(size, least)
+
     def _begin(self, collector: Any, opened: Spool, carried: Any) -> None:
-        deadline = time.monotonic_ns() + _INVALID_NS
+        deadline = time.monotonic_ns() + INVALID_NS
         while lib.hmb_collector_begin(collector) == -errno.EILSEQ:
             if self._settings.once:
                 raise invalid_cursors(self._ring.path, self._ring.view())
@@ -296,7 +341,11 @@ class Opener:
         if carried is not None:
             self.counters_before = events.counters_bytes(carried[0].counters)
             _carry(collector, opened, *carried)
-        number = names.next_number(self._options.directory, self._options.prefix) - 1
+        self._number(opened, collector)
+
+    def _number(self, opened: Spool, collector: Any) -> None:
+        """Where the segments of a fresh spool are counted on from."""
+        number = names.next_number(self._output.directory, self._output.prefix) - 1
         state = opened.read_writer()
         state.segment = number
         state.epoch = int(collector.state.epoch)
@@ -318,6 +367,28 @@ def _carry(collector: Any, opened: Spool, old: Any, continues: bool) -> None:
     opened.commit(commit)
 
 
+def skip_known(collector: Any, opened: Spool, fd: int, size: int) -> int:
+    """Hand back what the ring still offers though a file of `size` bytes ends with it.
+
+    After a spool was set aside: a daemon killed before it stored `tail` may have written the
+    records all the same.
+    """
+    start = max(0, size - _KNOWN)
+    end = os.pread(fd, size - start, start)
+    known = lib.hmb_recover_known(
+        ffi.addressof(collector.ring), ffi.addressof(collector.options), end, len(end)
+    )
+    tail = int(collector.state.tail)
+    after = (tail + known) % (1 << 64)
+    if known <= 0 or lib.hmb_ring_store_tail(ffi.addressof(collector.ring), tail, after):
+        return 0
+    commit = opened.read_commit()
+    collector.state.tail = commit.tail_before = commit.tail_after = after
+    commit.state = collector.state
+    opened.commit(commit)
+    return int(known)
+
+
 def continue_sequence(collector: Any, opened: Spool, last_seq: int) -> None:
     """R14: count on from the last record of a segment that outlived its host."""
     collector.state.have_seq, collector.state.last_seq = 1, last_seq
@@ -337,7 +408,10 @@ class Populator:
         self._spool = opened
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="populate", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # no thread to be had: the collector meets the faults itself
+            self._stop.set()
 
     def _run(self) -> None:
         sysio.name_thread("hmb-populate")
@@ -352,35 +426,5 @@ class Populator:
     def stop(self) -> None:
         """End it; the spool may be unmapped afterwards."""
         self._stop.set()
-        self._thread.join()
-
-
-class CollectorThread:
-    """Runs the C loop; each run ends with one enum hmb_stop, told by a callback."""
-
-    def __init__(self, collector: Any, ended: Callable[[int], None]) -> None:
-        self.c = collector
-        self._ended = ended
-        self._thread: threading.Thread | None = None
-
-    @property
-    def running(self) -> bool:
-        """Whether the C loop runs."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def start(self) -> None:
-        """Run until something is to be decided."""
-        self.join()
-        self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        sysio.name_thread("hmb-collector")
-        sysio.prefer_thread(COLLECTOR_NICE)  # firmware waits for nobody
-        self._ended(int(lib.hmb_collector_run(self.c)))
-
-    def join(self) -> None:
-        """Wait for the end of a run."""
-        if self._thread is not None:
+        if self._thread.ident is not None:
             self._thread.join()
-            self._thread = None

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Iterator
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
-_CAUGHT = (*ENDING, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+CAUGHT = (*ENDING, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Waker:
@@ -49,7 +49,7 @@ class Signals:
         read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         cleanup.callback(os.close, read_end)
         cleanup.callback(os.close, write_end)
-        for number in _CAUGHT:
+        for number in CAUGHT:
             before = signal.signal(number, self._note)
             cleanup.callback(signal.signal, number, before)
         previous = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
@@ -60,6 +60,8 @@ class Signals:
                 received(number)
 
         selector.register(read_end, selectors.EVENT_READ, read)
+        # entry.py holds them back until here.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, CAUGHT)
 
     def _note(self, number: int, frame: object) -> None:
         """The wakeup pipe tells the loop; this is for what happens before there is one."""

@@ -16,7 +16,7 @@ from typing import Any
 from hmb_daemon.spool import journal as events
 from hmb_daemon.spool.causes import Note
 from hmb_daemon.spool.file import DamagedSpoolError, Spool
-from hmb_daemon.writing import sidecar_builder as describe
+from hmb_daemon.writing.event_log import Remark
 from hmb_trace._core import lib
 from hmb_trace.errors import from_os_error
 
@@ -75,7 +75,7 @@ def _entries(state: Any) -> bytes:
         *(events.MAGIC, lib.HMB_EV_LOSS_UNKNOWN, 0, 0, state.epoch, state.pos, tail, now),
         *(0, 0, tail, tail, 0, 0, 0),
     )
-    return loss + describe.note_entry(Note.SPOOL_SET_ASIDE, int(state.pos), now)
+    return loss + Remark(Note.SPOOL_SET_ASIDE, now).pack(int(state.pos))
 
 
 def _settle(directory: Path, name: str) -> Path | None:

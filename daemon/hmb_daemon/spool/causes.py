@@ -27,6 +27,7 @@ class Cause(enum.IntEnum):
     RESTART = 16
     DEVICE_ERROR = 17
     SPOOL_DAMAGED = 18
+    FILE_TOO_LARGE = 19
 
     @property
     def text(self) -> str:
@@ -48,6 +49,12 @@ class Note(enum.IntEnum):
     SEGMENT_RESTORED = 9
     SEGMENT_VANISHED = 10
     SPOOL_SET_ASIDE = 11
+    RESUMED = 12  # a start went on with the capture of an earlier daemon
+    HOST_DIED = 13  # ... counts on from a segment that outlived its host
+    SPOOL_VANISHED = 14
+    DISK_FULL_DELETED = 15
+    REJECTS_LIMITED = 16
+    SEGMENT_MOVED = 17
 
     @property
     def text(self) -> str:

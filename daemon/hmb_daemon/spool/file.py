@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import stat
@@ -18,8 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import xxhash
 
+from hmb_daemon.settings import Settings
 from hmb_daemon.spool import journal as events
+from hmb_daemon.spool import locks
 from hmb_trace._core import ffi, lib
 from hmb_trace.dumps.sidecar import Device
 from hmb_trace.errors import (
@@ -35,9 +37,14 @@ from hmb_trace.units import format_size
 _MIB = 1 << 20
 _PAGE = 4096
 _SIZE_MAX = 1 << 62
-_HEADER = 65536  # bytes before journal and data
+_HEADER = 65536  # bytes before sums, journal and data
+_SHARED = 0o077  # what group and others may not do with a spool
 _CHUNK = 1 << 20
 _OFFSET_COUNTERS: int = ffi.offsetof("struct hmb_state", "counters")
+
+
+def _manifest_name(name: str) -> str:
+    return name + ".json"
 
 
 class EarlierRing(msgspec.Struct, kw_only=True):
@@ -63,9 +70,47 @@ class Manifest(msgspec.Struct, kw_only=True):
         """Whether both are of the same ring and the same output."""
         return msgspec.structs.replace(self, earlier=other.earlier) == other
 
+    def encode(self) -> bytes:
+        """As it is written: with a check over the rest of it."""
+        fields = msgspec.to_builtins(self)
+        # Paths need not be UTF-8: this keeps what os.fsdecode() made of them.
+        text = json.dumps(fields, sort_keys=True)
+        return json.dumps({**fields, "check": _check_of(text)}, sort_keys=True).encode()
+
+    @staticmethod
+    def decode(text: bytes) -> Manifest:
+        """The manifest that was written.
+
+        Raises:
+            ValueError, msgspec.MsgspecError: it is torn, changed, or names what it must not.
+        """
+        fields = json.loads(text)
+        check = fields.pop("check", "")
+        if check != _check_of(json.dumps(fields, sort_keys=True)):
+            raise ValueError("its check does not fit")
+        found = msgspec.convert(fields, Manifest)
+        for name in (found.prefix, found.single):
+            require_plain(name)
+        return found
+
+
+def _check_of(text: str) -> str:
+    return xxhash.xxh3_64_hexdigest(text.encode())
+
+
+def require_plain(name: str) -> str:
+    """A name of a file inside the output directory, not a way out of it.
+
+    Raises:
+        ValueError: it is one.
+    """
+    if "/" in name or "\0" in name or name in (".", ".."):
+        raise ValueError(f"{name!r} is no name of a file")
+    return name
+
 
 class DamagedSpoolError(InvalidDataError):
-    """A spool that nobody can go on with: what it held is not known. damaged.py sets it aside."""
+    """A spool that cannot be gone on with: what it held is not known. damaged.py sets it aside."""
 
 
 class WriterState(msgspec.Struct, kw_only=True):
@@ -109,11 +154,19 @@ def default_size() -> int:
     return min(max(ram // 32, 64 * _MIB), 1024 * _MIB) & ~(_MIB - 1)
 
 
+def place(settings: Settings) -> tuple[Path, bool]:
+    """The spool directory, and whether it must be ours alone."""
+    if settings.spool_dir is not None:
+        return settings.spool_dir, False
+    return default_directory(), not os.environ.get("RUNTIME_DIRECTORY")
+
+
 def file_name(device: str) -> str:
     """The spool's name: readable, and different for different device paths."""
     place = device if device.startswith("shm:") else str(Path(device).resolve())
     place = place.replace("shm:/", "/dev/shm/", 1) if place.startswith("shm:/") else place
-    digest = hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:8]
+    path = place.encode(errors="surrogateescape")
+    digest = f"{lib.hmb_fnv1a_64(path, len(path), lib.hmb_fnv1a_64_basis()) & 0xFFFFFFFF:08x}"
     return f"{Path(place).name[:80] or 'ring'}-{digest}.spool"
 
 
@@ -144,6 +197,23 @@ def prepare_directory(directory: Path, *, private: bool) -> int:
     return fd
 
 
+def require_ours(fd: int, path: Path) -> None:
+    """A plain file that only we can write and that has no other name.
+
+    Raises:
+        PermissionDeniedError: somebody else may have put it there, or may change it.
+    """
+    status = os.fstat(fd)
+    mode = stat.S_IMODE(status.st_mode)
+    mine = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    if not mine or mode & _SHARED or status.st_nlink != 1:
+        raise PermissionDeniedError(
+            f"{path} is mode {mode:04o} of uid {status.st_uid} with {status.st_nlink} links, "
+            f"expected a plain file of mode 0600 of uid {os.geteuid()} with one; "
+            "look who put it there, and move it away"
+        )
+
+
 class Spool:
     """An open, locked, mapped spool. create() or open_leftover(); close() ends it."""
 
@@ -153,6 +223,8 @@ class Spool:
         self.fd = fd
         self._directory_fd = directory_fd
         self._abandoned = False
+        self.collected = False  # a collector runs on it
+        self.unbound = False  # ... or ran, and no daemon has said yet where its records belong
         self.c = ffi.new("struct hmb_spool *")
         self._commit = ffi.new("struct hmb_commit *")
         self._writer = ffi.new("struct hmb_writer_commit *")
@@ -161,8 +233,13 @@ class Spool:
 
     @staticmethod
     def _open(directory: Path, name: str, directory_fd: int, flags: int) -> Spool:
-        flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         fd = os.open(name, flags, 0o600, dir_fd=directory_fd)
+        try:
+            require_ours(fd, directory / name)
+        except PermissionDeniedError:
+            os.close(fd)
+            raise
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -171,6 +248,8 @@ class Spool:
             raise BusyError(
                 f"spool {directory / name} is in use by pid {pid}; stop that daemon first"
             ) from error
+        with contextlib.suppress(OSError):  # a file system without them: no second process there
+            locks.claim_writer(fd)
         return Spool(directory, name, fd, directory_fd)
 
     @staticmethod
@@ -186,14 +265,19 @@ class Spool:
         journal = min(max(size // 16, 4 * _MIB), 64 * _MIB) & ~(_PAGE - 1)
         size = min(size, _SIZE_MAX)  # no file system takes that much, and it will say so
         total = lib.hmb_spool_file_size(size, journal)
+        with contextlib.suppress(OSError):  # of a spool that was removed before it
+            os.unlink(_manifest_name(name), dir_fd=directory_fd)
         try:
-            spool = Spool._open(directory, name, directory_fd, os.O_CREAT | os.O_TRUNC)
+            spool = Spool._open(directory, name, directory_fd, os.O_CREAT)
+            os.ftruncate(spool.fd, 0)
         except OSError as error:
             raise from_os_error(
                 error, f"cannot create spool {directory / name}", creating=True
             ) from error
         try:
             os.posix_fallocate(spool.fd, 0, total)
+            spool._map(total, size, journal, manifest.identity)
+            # After the header: a header of zeros beside a manifest was not always one of zeros.
             spool._write_manifest(manifest)
         except OSError as error:
             spool.close(remove=True)
@@ -201,7 +285,6 @@ class Spool:
                 f"cannot reserve {format_size(total)} for spool {directory / name}: "
                 f"{error.strerror}; free memory or give a smaller --spool-size"
             ) from error
-        spool._map(total, size, journal, manifest.identity)
         return spool
 
     @staticmethod
@@ -211,9 +294,9 @@ class Spool:
         Takes directory_fd over, whatever comes of it.
 
         Raises:
-            BusyError: another daemon uses it. CannotCreateError, PermissionDeniedError.
-            DamagedSpoolError: it stays as it is.
-            InvalidDataError: of another version, which can finish it.
+            BusyError: another daemon uses it. CannotCreateError.
+            PermissionDeniedError: it is not ours alone.
+            DamagedSpoolError: it stays as it is, as does one of another version.
         """
         try:
             spool = Spool._open(directory, name, directory_fd, 0)
@@ -234,23 +317,83 @@ class Spool:
         return spool if begun else None
 
     def _map_leftover(self) -> bool:
-        """Map and check it; False: killed before its header was written, nothing was collected."""
+        """Map and check it; False: killed while it was made, nothing was collected."""
         size = os.fstat(self.fd).st_size
-        err = -lib.hmb_spool_map(self.c, self.fd, size, 0, 0, ffi.NULL, 0)
-        if err == errno.ENODATA and self._is_blank():
-            return False
+        self.collected = locks.is_collected(self.fd)
+        mode = lib.HMB_SPOOL_JOIN_COLLECTOR if self.collected else lib.HMB_SPOOL_LEFTOVER
+        err = -lib.hmb_spool_map(self.c, self.fd, size, 0, 0, ffi.NULL, mode)
         if err == errno.EPROTONOSUPPORT:
-            raise InvalidDataError(
-                f"spool {self.path} was left by another version of the daemon; let that version "
-                "finish it, or move it and its .json away"
+            raise DamagedSpoolError(
+                f"spool {self.path} was left by another version of the daemon, which can finish it "
+                "under its own name"
             )
+        if err == errno.ENODATA and not self._has_manifest() and self._is_blank():
+            return False
         if err in (errno.ENODATA, errno.EBADMSG):
             raise DamagedSpoolError(f"spool {self.path}: header or commits are damaged")
         if err:
             raise CannotCreateError(f"cannot map spool {self.path}: {os.strerror(err)}")
-        self.manifest()
+        if not self._has_manifest() and self._has_no_writer():
+            if self.collected or self.read_commit().state.tail or self.read_commit().data_head:
+                self.unbound = True
+                return True
+            return False
+        self._check_manifest()
+        self._check_names()
         self._check_journal()
         return True
+
+    def _has_manifest(self) -> bool:
+        try:
+            os.stat(_manifest_name(self.name), dir_fd=self._directory_fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _has_no_writer(self) -> bool:
+        """Whether no daemon has ever written from it."""
+        written = self.read_writer()
+        return not (written.name or written.data_tail or written.journal_tail or written.segment)
+
+    def bind(self, manifest: Manifest) -> None:
+        """Say where the records belong that a collector took before any daemon was there.
+
+        Raises:
+            CannotCreateError: the manifest cannot be written.
+        """
+        try:
+            self._write_manifest(manifest)
+        except OSError as error:
+            raise from_os_error(error, f"cannot write {self.path}.json", creating=True) from error
+        self.unbound = False
+
+    def _check_manifest(self) -> None:
+        manifest = self.manifest()
+        # A daemon killed between manifest and header, when one ring took another's place (R6).
+        if manifest.identity[:255] != self.identity and not manifest.earlier:
+            raise DamagedSpoolError(
+                f"spool {self.path}: its records are of ring {self.identity!r}, its manifest says "
+                f"{manifest.identity!r}"
+            )
+
+    def _check_names(self) -> None:
+        try:
+            require_plain(self.read_writer().name)
+        except ValueError as error:
+            raise DamagedSpoolError(f"spool {self.path}: its segment's name: {error}") from error
+
+    def verify(self) -> None:
+        """Compare every byte that waits in it with the sums of its commits.
+
+        Raises:
+            DamagedSpoolError: they are not what was collected.
+        """
+        damage = ffi.new("struct hmb_spool_damage *")
+        if lib.hmb_spool_verify(self.c, damage):
+            raise DamagedSpoolError(
+                f"spool {self.path}: not what was collected: data bytes {damage.data_from} to "
+                f"{damage.data_to}, journal bytes {damage.journal_from} to {damage.journal_to}"
+            )
 
     def _is_blank(self) -> bool:
         """Whether nothing stands in journal and data: a header of zeros alone may be damage."""
@@ -278,35 +421,33 @@ class Spool:
             self.close(remove=True)
             raise CannotCreateError(f"cannot map spool {self.path}: {os.strerror(-err)}")
 
-    def _manifest_name(self) -> str:
-        return self.name + ".json"
-
     def _write_manifest(self, manifest: Manifest) -> None:
-        name = self._manifest_name()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        name = _manifest_name(self.name)
+        with contextlib.suppress(FileNotFoundError):  # of a daemon that was killed here
+            os.unlink(name + ".tmp", dir_fd=self._directory_fd)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name + ".tmp", flags, 0o600, dir_fd=self._directory_fd)
-        try:
-            # Paths need not be UTF-8: this keeps what os.fsdecode() made of them.
-            os.write(fd, json.dumps(msgspec.to_builtins(manifest)).encode())
-        finally:
-            os.close(fd)
+        with os.fdopen(fd, "wb") as file:
+            file.write(manifest.encode())
         os.rename(name + ".tmp", name, src_dir_fd=self._directory_fd, dst_dir_fd=self._directory_fd)
 
     def manifest(self) -> Manifest:
         """What stands beside the spool.
 
         Raises:
-            DamagedSpoolError: it is missing or torn.
+            PermissionDeniedError: somebody else may have written it.
+            DamagedSpoolError: it is missing, torn or changed.
         """
+        name = _manifest_name(self.name)
         try:
-            fd = os.open(
-                self._manifest_name(), os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self._directory_fd
-            )
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            fd = os.open(name, flags, dir_fd=self._directory_fd)
             with os.fdopen(fd, "rb") as file:
-                return msgspec.convert(json.loads(file.read()), Manifest)
-        except (OSError, ValueError, msgspec.MsgspecError) as error:
+                require_ours(fd, self.path.with_name(name))
+                return Manifest.decode(file.read())
+        except (OSError, ValueError, AttributeError, msgspec.MsgspecError) as error:
             raise DamagedSpoolError(
-                f"spool {self.path}: its manifest {self._manifest_name()} is damaged: {error}"
+                f"spool {self.path}: its manifest {name} is damaged: {error}"
             ) from error
 
     def rebind(self, manifest: Manifest) -> None:
@@ -325,7 +466,7 @@ class Spool:
     def close(self, *, remove: bool) -> None:
         """Unmap and unlock; `remove` deletes it: everything in it is in sealed files."""
         if remove:
-            for name in (self.name, self._manifest_name()):
+            for name in (self.name, _manifest_name(self.name)):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=self._directory_fd)
         if self._abandoned:
@@ -404,8 +545,7 @@ class Spool:
     def append_journal(self, entries: bytes, state: Any) -> bool:
         """Commit events and the collector's state, while it does not run; False: no room."""
         commit = self.read_commit()
-        waiting = commit.journal_head - self.read_writer().journal_tail
-        if waiting + len(entries) > self.c.journal_size:
+        if len(entries) > lib.hmb_spool_journal_room(self.c, commit.journal_head):
             return False
         offset = commit.journal_head % self.c.journal_size
         ffi.memmove(self.c.journal + offset, entries, len(entries))

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
+import stat
 import time
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +19,23 @@ REJECTS_PART = ".rejects.part"
 REJECTS = ".rejects"
 SIDECAR = ".json"
 ZST = ".bin.zst"
-_UNSAFE = re.compile(r"[^A-Za-z0-9._+@-]+")
+_UNSAFE = re.compile(r"[^\w.+@-]+")  # letters and digits of any script are good
+_LABEL_BYTES = 100
+_HASH_DIGITS = 6
 
 
 def clean_label(text: str) -> str:
-    """A label that is good in a file name, not empty, not hidden."""
-    return _UNSAFE.sub("_", text).strip("._")[:100] or "trace"
+    """A label that is good in a file name: not empty, not hidden, no option.
+
+    One that had to be changed ends in a hash, so that no two labels become the same.
+    """
+    plain = unicodedata.normalize("NFC", text)
+    clean = _UNSAFE.sub("_", plain).strip("._-")
+    short = clean.encode()[:_LABEL_BYTES].decode(errors="ignore")
+    if short == plain:
+        return short
+    digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:_HASH_DIGITS]
+    return f"{short or 'trace'}-{digest}"
 
 
 def label_of_device(device: str) -> str:
@@ -51,6 +66,15 @@ def scan(directory: Path, label: str) -> list[Found]:
     )
     matches = (pattern.match(entry.name) for entry in directory.iterdir())
     return sorted(Found(int(m[2]), m[1], m[3]) for m in matches if m)
+
+
+def is_plain(directory: Path, name: str) -> bool:
+    """Whether a name leads to a regular file of this user, and to that through no link."""
+    try:
+        found = (directory / name).lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def next_number(directory: Path, label: str) -> int:

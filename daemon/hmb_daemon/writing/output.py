@@ -6,13 +6,42 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-from hmb_daemon.config import Settings
 from hmb_daemon.host import testpoints as testhook
+from hmb_daemon.settings import Io, Settings
 from hmb_daemon.writing import names
-from hmb_daemon.writing.options import WriterOptions
+from hmb_daemon.writing.sink import Write
 from hmb_trace.errors import CannotCreateError, from_os_error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """Where segments are made, or the stream that takes the records."""
+
+    directory: Path
+    prefix: str
+    single: str = ""  # the one output file's name, instead of a set
+    pipe_fd: int = -1  # records only, to a stream
+    direct: bool = True
+    pwrite: Write = os.pwrite
+
+    @property
+    def suffix(self) -> str:
+        """What the sealed file is called after its name: .bin, or the end of --output."""
+        return names.BIN if not self.single or self.single.endswith(names.BIN) else ""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether segments of a dump set are made."""
+        return self.pipe_fd < 0 and not self.single
+
+    def segment_name(self, number: int, started_ns: int) -> str:
+        """The name of a segment without suffix."""
+        if self.single:
+            return self.single.removesuffix(names.BIN) or self.single
+        return names.segment_name(self.prefix, number, started_ns)
 
 
 def prepare_directory(directory: Path) -> None:
@@ -24,7 +53,7 @@ def prepare_directory(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         probe = directory / f".hmb-trace-{os.getpid()}"
-        os.close(os.open(probe, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         probe.unlink()
     except OSError as error:
         raise from_os_error(error, f"cannot write to {directory}", creating=True) from error
@@ -76,36 +105,35 @@ def refuse_unfinished(path: Path) -> None:
         )
 
 
-def apply(settings: Settings, options: WriterOptions) -> None:
-    """Put what may change while running into the writer's options."""
-    options.rotate_size = settings.rotate_size
-    options.rotate_interval = settings.rotate_interval
-    options.fsync = settings.fsync
-    options.drop_oldest = settings.disk_full == "drop-oldest"
+def label_of(settings: Settings) -> str:
+    """The first part of segment names."""
+    if settings.label:
+        return names.clean_label(settings.label)
+    return names.label_of_device(settings.device)
 
 
-def writer_options(settings: Settings) -> WriterOptions:
-    """The writer's options; directories are made, streams opened.
+def open_output(settings: Settings) -> Output:
+    """The output; directories are made, streams opened.
 
     Raises:
         CannotCreateError, PermissionDeniedError: the output cannot be written.
     """
-    label = names.clean_label(settings.label) if settings.label else ""
-    prefix = label or names.label_of_device(settings.device)
-    options = WriterOptions(directory=Path(), prefix=prefix)
-    options.direct = settings.io != "buffered"
-    options.snapshot = settings.mode == "snapshot"
-    options.pwrite = testhook.pwrite()
-    apply(settings, options)
+    directory, single, pipe_fd = Path(), "", -1
     if settings.output is not None and _is_stream(settings.output):
-        options.pipe_fd = _open_stream(settings.output)
+        pipe_fd = _open_stream(settings.output)
     elif settings.output is not None:
         path = _single_file(settings.output)
-        options.directory, options.single = path.parent, path.name
-        options.rotate_size = options.rotate_interval = 0
+        directory, single = path.parent, path.name
     else:
         assert settings.output_dir is not None
-        options.directory = settings.output_dir
-    if options.pipe_fd < 0:
-        prepare_directory(options.directory)
-    return options
+        directory = settings.output_dir
+    if pipe_fd < 0:
+        prepare_directory(directory)
+    return Output(
+        directory=directory,
+        prefix=label_of(settings),
+        single=single,
+        pipe_fd=pipe_fd,
+        direct=settings.io is not Io.BUFFERED,
+        pwrite=testhook.pwrite(),
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of one segment: opened, appended to, sealed.
+"""The files of one segment: opened, appended to, looked after, published.
 
 While it is written a segment is X.bin.part, X.events.part and, when something
 was rejected, X.rejects.part.  Sealing leaves X.bin, X.json and X.rejects; every
@@ -8,40 +8,97 @@ step of it can be repeated, so that a start after a crash simply seals again.
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import errno
 import fcntl
 import os
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
+from hmb_daemon.errors_table import NOT_SUPPORTED
 from hmb_daemon.host.testpoints import point
 from hmb_daemon.writing import names
+from hmb_daemon.writing.place import Place
 from hmb_daemon.writing.sink import Sink, Write
 
 _COPY_CHUNK = 1 << 20
-_CREATE = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
+_CREATE = os.O_CREAT | os.O_RDWR
 
 
-def open_data(path: Path, flags: int, *, direct: bool) -> tuple[int, bool]:
-    """Open a segment's data file, with direct I/O where the file system takes it."""
-    if direct:
+class Condition(enum.Enum):
+    """How an open file is found."""
+
+    WELL = enum.auto()
+    DELETED = enum.auto()  # it has no name any more
+    MOVED = enum.auto()  # it has another name, or its directory has
+    CUT = enum.auto()  # it is shorter than what was written to it
+
+
+class LogFile:
+    """An append-only file beside the dump; made by the first append."""
+
+    def __init__(self, place: Place, name: str, size: int) -> None:
+        self._place = place
+        self.name = name
+        self.size = size
+        self.fd = -1
+        self._dirty = False
+
+    def open(self, *, fresh: bool = False) -> None:
+        """Open or make it, and cut off what was written beyond `size`."""
+        fd = self._place.open(self.name, _CREATE | os.O_EXCL if fresh else _CREATE)
         try:
-            return os.open(path, flags | os.O_DIRECT, 0o644), True
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            flags &= ~os.O_EXCL  # it was made before the flag was refused
-    return os.open(path, flags, 0o644), False
+            os.ftruncate(fd, self.size)
+        except BaseException:
+            os.close(fd)
+            raise
+        self.fd = fd
+
+    def open_if_there(self) -> None:
+        """Open it where an earlier daemon made it, and has not renamed it yet."""
+        if self._place.stat(self.name):
+            self.open()
+
+    def append(self, data: bytes) -> None:
+        """May be called again with the same bytes after an error."""
+        if self.fd < 0:
+            self.open()
+        write_all(self.fd, data, self.size)
+        self.size += len(data)
+        self._dirty = True
+
+    def sync(self) -> None:
+        """fdatasync of what was written since the last."""
+        if self.fd >= 0 and self._dirty:
+            os.fdatasync(self.fd)
+            self._dirty = False
+
+    def restore(self, *other_names: str) -> None:
+        """Make it again where somebody took it away; what was written is still open."""
+        if self.fd < 0 or any(self._place.is_at(self.fd, n) for n in (self.name, *other_names)):
+            return
+        if self._place.stat(self.name) is None:
+            fd = copy_of(self._place, self.fd, self.name)
+            os.close(self.fd)
+            self.fd, self._dirty = fd, True
+
+    def close(self) -> None:
+        """Close it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
 
-class Segment:
-    """An open segment. Offsets are bytes into the respective file.
+class SegmentFiles:
+    """The three files of an open segment. Offsets are bytes into the respective file.
 
     Args:
-        directory: where it lies.
+        place: where it lies; the caller's.
         name: its name without suffix.
-        offset, events_offset, rejects_offset: where the files go on; 0: a new segment.
         suffix: of the dump once it is sealed.
+        offset, events_size, rejects_size: where the files go on; 0: a new segment.
         fresh: it must not be there yet.
+        no_lock: called with the error where the file system has no locks.
 
     Raises:
         FileExistsError: `fresh`, and another daemon took this name.
@@ -50,221 +107,200 @@ class Segment:
 
     def __init__(
         self,
-        directory: Path,
+        place: Place,
         name: str,
         *,
         offset: int = 0,
-        events_offset: int = 0,
-        rejects_offset: int = 0,
+        events_size: int = 0,
+        rejects_size: int = 0,
         direct: bool = True,
         pwrite: Write = os.pwrite,
         reserve: int = 0,
         suffix: str = names.BIN,
         fresh: bool = False,
+        no_lock: Callable[[OSError], None] = lambda error: None,
     ) -> None:
-        self.directory = directory
-        self.name = name
-        self.suffix = suffix
-        self.events_offset = events_offset
-        self.rejects_offset = rejects_offset
-        self._rejects_fd = -1
-        self._log_dirty = False
-        directory.mkdir(parents=True, exist_ok=True)
-        flags = _CREATE | os.O_EXCL if fresh else _CREATE
-        part = self.path(suffix + names.PART)
-        if fresh and (self.path(suffix).exists() or self.path(suffix + ".zst").exists()):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(part))
-        fd, is_direct = open_data(part, flags, direct=direct)
-        self._events_fd = -1
-        try:
-            self._events_fd = os.open(self.path(names.EVENTS_PART), _CREATE, 0o644)
-            os.ftruncate(self._events_fd, events_offset)
-            # Tells a later start, and other daemons, that this part is not an orphan.
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.sink = Sink(fd, offset, direct=is_direct, pwrite=pwrite, reserve=reserve)
+        self.place, self.name, self.suffix = place, name, suffix
+        self.part, self.sealed = name + suffix + names.PART, name + suffix
+        self.events = LogFile(place, name + names.EVENTS_PART, events_size)
+        self.rejects = LogFile(place, name + names.REJECTS_PART, rejects_size)
+        taken = fresh and any(place.stat(name + s) for s in (suffix, suffix + ".zst"))
+        if taken:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.part)
+        with contextlib.ExitStack() as undo:
+            fd = place.open(self.part, _CREATE | os.O_EXCL if fresh else _CREATE)
+            undo.callback(os.close, fd)
+            if fresh:
+                undo.callback(place.unlink, self.part)
+            _lock(fd, no_lock)
+            self.events.open(fresh=fresh)
+            undo.callback(self.events.close)
+            if fresh:
+                undo.callback(place.unlink, name + names.EVENTS_PART)
+            self.rejects.open_if_there()
+            undo.callback(self.rejects.close)
+            self.sink = Sink(fd, offset, direct=direct, pwrite=pwrite, reserve=reserve)
+            undo.callback(self.sink.close)
             if offset:
                 self.sink.resume()
-            self._open_rejects(create=False)
-        except BaseException:
-            if fresh:
-                part.unlink(missing_ok=True)
-            if self._events_fd >= 0:
-                os.close(self._events_fd)
-            os.close(fd)
-            raise
-
-    def path(self, suffix: str) -> Path:
-        """One of the segment's files."""
-        return self.directory / (self.name + suffix)
-
-    def _open_rejects(self, *, create: bool) -> None:
-        flags = _CREATE if create else _CREATE & ~os.O_CREAT
-        try:
-            self._rejects_fd = os.open(self.path(names.REJECTS_PART), flags, 0o644)
-        except FileNotFoundError:
-            return
-        os.ftruncate(self._rejects_fd, self.rejects_offset)
-
-    def append_events(self, data: bytes) -> None:
-        """Append to the event log; may be called again with the same bytes after an error."""
-        _write_all(self._events_fd, data, self.events_offset)
-        self.events_offset += len(data)
-        self._log_dirty = True
-
-    def append_rejects(self, data: bytes) -> None:
-        """Append entries to the rejects file, which is made by the first."""
-        if self._rejects_fd < 0:
-            self._open_rejects(create=True)
-        _write_all(self._rejects_fd, data, self.rejects_offset)
-        self.rejects_offset += len(data)
-        self._log_dirty = True
+            self.sink.go_direct()
+            undo.pop_all()
 
     def sync(self) -> None:
         """fdatasync of everything that was written since the last."""
         self.sink.sync()
-        if self._log_dirty:
-            os.fdatasync(self._events_fd)
-            if self._rejects_fd >= 0:
-                os.fdatasync(self._rejects_fd)
-            self._log_dirty = False
+        self.events.sync()
+        self.rejects.sync()
 
-    def finish_data(self) -> None:
-        """Cut off the padding and what was reserved, and bring all of it to the disk."""
-        os.ftruncate(self.sink.fd, self.sink.in_file)
-        os.fsync(self.sink.fd)
-        self.sink.dirty = False
-        self.sync()
+    def bytes_beside(self) -> int:
+        """Of the event log and the rejects."""
+        return self.events.size + self.rejects.size
 
-    @property
-    def events_fd(self) -> int:
-        """The event log, to read from."""
-        return self._events_fd
+    def condition(self) -> Condition:
+        """What others did to the dump while it was open."""
+        found = os.fstat(self.sink.fd)
+        at_home = self.place.is_at(self.sink.fd, self.part)
+        if not at_home and not self.place.is_at(self.sink.fd, self.sealed):
+            return Condition.MOVED if found.st_nlink else Condition.DELETED
+        if found.st_size < self.sink.in_file:
+            return Condition.CUT
+        return Condition.WELL if self.place.is_where_it_was() else Condition.MOVED
 
     def restore(self) -> bool:
-        """Make files again that somebody deleted while they were open; whether there were any.
-
-        What was written to them is still there as long as they are open.
+        """Make files again that somebody deleted; whether the dump was among them.
 
         Raises:
-            OSError: they cannot be made; may be called again.
+            OSError: they cannot be made; may be called again. FileExistsError: something else
+                stands under the name now.
         """
-        dump, sealed = self.path(self.suffix + names.PART), self.path(self.suffix)
-        gone = not _is_at(self.sink.fd, dump) and not _is_at(self.sink.fd, sealed)
-        if gone:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            fd = _copy_of(self.sink.fd, dump)
-            os.close(self.sink.fd)
-            self.sink.fd, self.sink.dirty = fd, True
-        if gone and not _is_at(self._events_fd, self.path(names.EVENTS_PART)):
-            fd = _copy_of(self._events_fd, self.path(names.EVENTS_PART))
-            os.close(self._events_fd)
-            self._events_fd, self._log_dirty = fd, True
-        if gone and self._rejects_fd >= 0:
-            self._restore_rejects()
-        return gone
+        deleted = self.condition() is Condition.DELETED
+        if deleted:
+            if self.place.stat(self.part) is not None:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.part)
+            self.sink.replace_file(copy_of(self.place, self.sink.fd, self.part))
+        self.events.restore()
+        self.rejects.restore(self.name + names.REJECTS)
+        return deleted
 
-    def _restore_rejects(self) -> None:
-        path = self.path(names.REJECTS_PART)
-        if _is_at(self._rejects_fd, path) or _is_at(self._rejects_fd, self.path(names.REJECTS)):
+    def reopen(self) -> None:
+        """Take a new descriptor of the same file, as a stale one may be the trouble (NFS)."""
+        if not self.place.is_at(self.sink.fd, self.part):
             return
-        fd = _copy_of(self._rejects_fd, path)
-        os.close(self._rejects_fd)
-        self._rejects_fd = fd
+        fd = self.place.open(self.part, os.O_RDWR)
+        if os.path.samestat(os.fstat(fd), os.fstat(self.sink.fd)):
+            self.sink.replace_file(fd)
+        else:
+            os.close(fd)
 
     def close(self) -> None:
         """Close the files; the segment stays as it is."""
         self.sink.close()
         os.close(self.sink.fd)
-        os.close(self._events_fd)
-        if self._rejects_fd >= 0:
-            os.close(self._rejects_fd)
+        self.events.close()
+        self.rejects.close()
 
 
-def _is_at(fd: int, path: Path) -> bool:
-    """Whether a path leads to an open file."""
+def _lock(fd: int, no_lock: Callable[[OSError], None]) -> None:
+    """Tell a later start, and other daemons, that this part is not an orphan."""
     try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except FileNotFoundError:
-        return False
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in NOT_SUPPORTED:
+            raise
+        no_lock(error)
 
 
-def _copy_of(fd: int, path: Path) -> int:
-    """A copy of an open file under `path`, opened and locked like the file itself."""
-    temporary = path.with_name(path.name + ".tmp")
-    flags = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT
-    copy = os.open(temporary, _CREATE | os.O_TRUNC, 0o644)
+def copy_of(place: Place, fd: int, name: str) -> int:
+    """A copy of an open file under a name that is free, locked like the file itself.
+
+    Raises:
+        OSError: as the system says; nothing remains under the name.
+    """
+    temporary = name + ".tmp"
+    place.unlink(temporary)
+    copy = place.open(temporary, _CREATE | os.O_EXCL)
     try:
-        fcntl.flock(copy, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with Path(f"/proc/self/fd/{fd}").open("rb", buffering=0) as source:
-            while data := source.read(_COPY_CHUNK):
-                _write_all(copy, data, os.lseek(copy, 0, os.SEEK_END))
-        fcntl.fcntl(copy, fcntl.F_SETFL, fcntl.fcntl(copy, fcntl.F_GETFL) | flags)
-        temporary.replace(path)
+        with contextlib.suppress(OSError):
+            fcntl.flock(copy, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with buffered(fd):
+            _copy_bytes(fd, copy)
+        place.rename(temporary, name)
     except BaseException:
         os.close(copy)
+        place.unlink(temporary)
         raise
     return copy
 
 
-def _write_all(fd: int, data: bytes, offset: int) -> None:
+@contextlib.contextmanager
+def buffered(fd: int) -> Iterator[None]:
+    """Without direct I/O for a moment: reads of any size and place."""
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    if not flags & os.O_DIRECT:
+        yield
+        return
+    fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+    try:
+        yield
+    finally:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+
+
+def _copy_bytes(source: int, target: int) -> None:
+    offset = 0
+    while data := os.pread(source, _COPY_CHUNK, offset):
+        write_all(target, data, offset)
+        offset += len(data)
+
+
+def write_all(fd: int, data: bytes, offset: int) -> None:
+    """pwrite until all of it is written."""
     view = memoryview(data)
     while view:
         written = os.pwrite(fd, view, offset)
         view, offset = view[written:], offset + written
 
 
-def write_sidecar(directory: Path, name: str, data: bytes) -> None:
-    """Write X.json: whole or not at all."""
-    target = directory / (name + names.SIDECAR)
-    temporary = target.with_name(target.name + ".tmp")
-    fd = os.open(temporary, _CREATE | os.O_TRUNC, 0o644)
+def write_whole(place: Place, name: str, data: bytes) -> None:
+    """Write a file: whole or not at all."""
+    temporary = name + ".tmp"
+    place.unlink(temporary)
+    fd = place.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
     try:
-        _write_all(fd, data, 0)
+        write_all(fd, data, 0)
         os.fsync(fd)
     finally:
         os.close(fd)
-    temporary.replace(target)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make renames last."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _rename_if_there(source: Path, target: Path) -> None:
-    try:
-        source.replace(target)
-    except FileNotFoundError:
-        if not target.exists():
-            raise
+    place.rename(temporary, name)
 
 
 def publish(
-    directory: Path, name: str, side: bytes | None, *, rejects: bool, suffix: str = names.BIN
+    place: Place,
+    name: str,
+    side: bytes | None,
+    *,
+    rejects: bool,
+    suffix: str = names.BIN,
+    sync: Callable[[], None] | None = None,
 ) -> None:
     """The steps of sealing after the data is on the disk; each may be repeated.
 
     Args:
         side: the sidecar's bytes; None: it is there already.
         rejects: whether the segment has a rejects file.
+        sync: makes the renames last; default: the directory's fsync.
     """
     if side is not None:
-        write_sidecar(directory, name, side)
+        write_whole(place, name + names.SIDECAR, side)
     point("seal-sidecar")
     if rejects:
-        _rename_if_there(
-            directory / (name + names.REJECTS_PART), directory / (name + names.REJECTS)
-        )
+        place.rename_if_there(name + names.REJECTS_PART, name + names.REJECTS)
     point("seal-rejects")
-    _rename_if_there(directory / (name + suffix + names.PART), directory / (name + suffix))
+    place.rename_if_there(name + suffix + names.PART, name + suffix)
     point("seal-renamed")
-    sync_directory(directory)
+    (sync or place.sync)()
     point("seal-synced")
-    (directory / (name + names.EVENTS_PART)).unlink(missing_ok=True)
+    place.unlink(name + names.EVENTS_PART)
     if not rejects:
-        (directory / (name + names.REJECTS_PART)).unlink(missing_ok=True)
+        place.unlink(name + names.REJECTS_PART)
     point("seal-events")

@@ -78,7 +78,7 @@ class Sink:
     """The data of one segment file. Offsets are bytes into the file.
 
     Args:
-        fd: the file, opened with O_DIRECT if `direct`.
+        fd: the file, without O_DIRECT: go_direct() sets it where that is wanted and possible.
         offset: where it goes on; what lies before is in the file already.
         reserve: reserve disk blocks ahead, up to so many bytes; 0: never.
     """
@@ -89,6 +89,7 @@ class Sink:
         self.fd = fd
         self.direct = direct
         self.in_file = offset
+        self.synced = offset  # what an fdatasync has confirmed
         self.hash = xxhash.xxh3_64()
         self.dirty = False
         self._pwrite = pwrite
@@ -105,18 +106,66 @@ class Sink:
         self._reserve_limit = reserve
 
     def resume(self) -> None:
-        """After a restart: read the odd page back, and what is in the file into the hash.
+        """After a restart, before go_direct(): read the odd page back, and all into the hash.
 
         Raises:
             OSError: the file cannot be read, or holds less than it should.
         """
-        reader = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
+        self._hash_file(self.fd)
+        if self._fill:
+            self._buffer.view[: self._fill] = _read_exactly(self.fd, self._fill, self._base)
+
+    def go_direct(self) -> None:
+        """Switch to direct I/O, if that is wanted and the file system takes it."""
+        if not self.direct:
+            return
+        flags = fcntl.fcntl(self.fd, fcntl.F_GETFL)
         try:
-            self._hash_file(reader)
-            if self._fill:
-                self._buffer.view[: self._fill] = _read_exactly(reader, self._fill, self._base)
+            fcntl.fcntl(self.fd, fcntl.F_SETFL, flags | os.O_DIRECT)
+        except OSError:
+            self.direct = False
+
+    def go_buffered(self) -> None:
+        """Leave direct I/O: what is left in the buffer goes out as it is."""
+        flags = fcntl.fcntl(self.fd, fcntl.F_GETFL)
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+        self.direct = False
+
+    def replace_file(self, fd: int) -> None:
+        """Go on in another descriptor that holds the same bytes."""
+        os.close(self.fd)
+        self.fd, self.dirty, self.synced = fd, True, 0
+        self.go_direct()
+
+    def rewrite(self, start: int) -> None:
+        """Write again, from what can be read back, what the disk did not confirm.
+
+        Raises:
+            OSError: it cannot be read, or not be written.
+        """
+        direct = self.direct
+        if direct:
+            self.go_buffered()
+        try:
+            for offset in range(start, self.in_file, BOUNCE):
+                data = _read_exactly(self.fd, min(BOUNCE, self.in_file - offset), offset)
+                _write_exactly(self.fd, data, offset)
         finally:
-            os.close(reader)
+            self.direct = direct
+            self.go_direct()
+
+    def cut(self, size: int) -> str:
+        """End the file at an earlier size; the XXH3 of what stays.
+
+        Raises:
+            OSError: as the system says; may be called again.
+        """
+        self.go_buffered()
+        os.ftruncate(self.fd, size)
+        self.in_file = size
+        self.hash = xxhash.xxh3_64()
+        self._hash_file(self.fd)
+        return str(self.hash.hexdigest())
 
     def _hash_file(self, reader: int) -> None:
         offset = 0
@@ -214,8 +263,7 @@ class Sink:
             if error.errno != errno.EINVAL or not self.direct:
                 raise
             # The file system took the flag but not the write: go on without it.
-            fcntl.fcntl(self.fd, fcntl.F_SETFL, fcntl.fcntl(self.fd, fcntl.F_GETFL) & ~os.O_DIRECT)
-            self.direct = False
+            self.go_buffered()
             return 0
 
     def _reserve_ahead(self, end: int) -> None:
@@ -247,8 +295,9 @@ class Sink:
     def sync(self) -> None:
         """fdatasync, if something was written since the last."""
         if self.dirty:
+            reached = self.in_file
             os.fdatasync(self.fd)
-            self.dirty = False
+            self.dirty, self.synced = False, reached
 
     def close(self) -> None:
         """Release the buffers; the file descriptor is the caller's."""
@@ -257,6 +306,12 @@ class Sink:
         for buffer in (self._buffer, self._spare):
             if buffer:
                 buffer.close()
+
+
+def _write_exactly(fd: int, data: bytes, offset: int) -> None:
+    while data:
+        written = os.pwrite(fd, data, offset)
+        data, offset = data[written:], offset + written
 
 
 def _read_exactly(fd: int, size: int, offset: int) -> bytes:

@@ -1,40 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writer: from the spool into segments, by commits that survive the process.
+"""The writer: a thin loop from the spool into segments, by commits that survive the process.
 
-Positions are those of the dump stream (spool data) and of the event journal.
-A *plan* is a pair of both that belong together, with what had been counted
-there: a place up to which the files may be brought, and where a segment may
-be cut.
+What to do next is planner.py's decision, how it is done open_segment.py's.  This module
+waits, looks at what was collected, and carries plans out.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
+import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from hmb_daemon.errors_table import Step
 from hmb_daemon.host import sysio
 from hmb_daemon.host.testpoints import point
-from hmb_daemon.recovery import recovery
-from hmb_daemon.recovery.recovery import Left
+from hmb_daemon.settings import FSYNC_ALWAYS, Mode, Settings
 from hmb_daemon.spool.causes import Cause, Note
 from hmb_daemon.spool.file import Spool, counters_in
-from hmb_daemon.spool.journal import Event, counters_bytes, parse
-from hmb_daemon.writing import names
-from hmb_daemon.writing import sidecar_builder as describe
-from hmb_daemon.writing.event_log import EventLogger
-from hmb_daemon.writing.options import FSYNC_ALWAYS, FSYNC_NEVER, Request, WriterOptions
-from hmb_daemon.writing.planner import Plan, size_cut
-from hmb_daemon.writing.retry import Patience
-from hmb_daemon.writing.segment import Segment, publish
-from hmb_daemon.writing.sidecar_builder import Beginning
+from hmb_daemon.spool.journal import Event, counters_bytes, counters_delta, parse
+from hmb_daemon.writing import leftover_segment, segment
+from hmb_daemon.writing.event_lines import EventLogger
+from hmb_daemon.writing.event_log import Remark
+from hmb_daemon.writing.leftover_segment import Left
+from hmb_daemon.writing.open_segment import Desk, OpenSegment, fill
+from hmb_daemon.writing.output import Output
+from hmb_daemon.writing.place import Home
+from hmb_daemon.writing.planner import Plan, Standing, Wish, next_plan
+from hmb_daemon.writing.requests import Request
+from hmb_daemon.writing.retry import FileTooLargeError, Retrier, SegmentLostError
+from hmb_daemon.writing.sidecar_builder import Origins
 from hmb_daemon.writing.sink import BOUNCE, PREFERRED_NICE, PipeSink
 from hmb_trace._core import ffi, lib
-from hmb_trace.dumps import rejects
 from hmb_trace.dumps.sidecar import Sidecar
 
 _MS = 10**6
@@ -43,6 +43,7 @@ _BATCH_NS = 60 * _MS
 _ODD_NS = 100 * _MS
 _IDLE_NS = _S
 _LOOK_NS = _S  # between looks whether the open segment is still where it belongs
+_FAR = 1 << 62
 
 # Without records, these alone are worth a segment; the others wait for the next one.
 _WORTH_A_SEGMENT = frozenset(
@@ -56,6 +57,9 @@ _WORTH_A_SEGMENT = frozenset(
         lib.HMB_EV_OVERRUN,
     }
 )
+_NOTES_WORTH_A_SEGMENT = frozenset(
+    {Note.SEGMENT_VANISHED, Note.SPOOL_SET_ASIDE, Note.DISK_FULL_DELETED, Note.SPOOL_VANISHED}
+)
 
 
 class Writer(threading.Thread):
@@ -63,55 +67,82 @@ class Writer(threading.Thread):
 
     Args:
         spool: mapped and locked; its commits say where to go on.
-        options: may be replaced while it runs; read anew for every segment.
+        output: where the records go.
+        settings: may be replaced while it runs.
         origins: what every sidecar says about device and label.
+        remarks: what an earlier writer had no segment to say in.
         sealed: called with name and sidecar after every seal.
-        make_room: deletes the oldest sealed segment; False when there is none.
+        make_room: deletes the oldest sealed segment and says so; None when there is none.
+        changed: called when something changed that the control thread looks at.
     """
 
     def __init__(
         self,
         spool: Spool,
-        options: WriterOptions,
-        origins: describe.Origins,
+        output: Output,
+        settings: Settings,
+        origins: Origins,
         log: Any,
         *,
+        remarks: Sequence[Remark] = (),
         sealed: Callable[[str, Sidecar], None] = lambda name, side: None,
-        make_room: Callable[[], bool] = lambda: False,
+        make_room: Callable[[], Remark | None] = lambda: None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(name="writer", daemon=True)
         self.spool = spool
-        self.options = options
-        self.origins = origins
+        self.output = output
         self.state = spool.read_writer()
-        self.segment: Segment | None = None
+        self.segment: OpenSegment | None = None
         self.failure: BaseException | None = None
         self.sync_failures = 0
         self.sealed_count = 0
         self.discarded_bytes = 0
         self._log = log
-        self._events = EventLogger(log)
+        self._lines = EventLogger(log)
         self._sealed = sealed
         self._changed = changed
-        self.patience = Patience(
-            log, self.note, lambda: self.options.drop_oldest and make_room(), changed
+        self._make_room = make_room
+        self.retrier = Retrier(log, self.note, self._try_to_make_room, changed)
+        self._desk = Desk(
+            spool=spool,
+            state=self.state,
+            output=output,
+            home=Home(output.directory),
+            settings=settings,
+            origins=origins,
+            retrier=self.retrier,
+            note=self.note,
+            log=log,
         )
         self._requests: deque[Request] = deque()
-        self._notes: deque[tuple[Note, int]] = deque()
+        self.remarks: list[Remark] = list(remarks)
         self._wake = ffi.new("uint32_t *")
         self._scanned = self.state.journal_tail
         self._marks: deque[Plan] = deque()
         self._worth = False
+        self._last_sealed = ""
         self._odd_since = 0
         self._arrived = 0  # when the bytes came that the last round took
-        self._last_sync = time.monotonic_ns()
         self._last_look = 0
-        self._opened_at = 0
         sent = self.state.data_tail - self.state.segment_pos
-        self._pipe = PipeSink(options.pipe_fd, sent) if options.pipe_fd >= 0 else None
+        self._pipe = PipeSink(output.pipe_fd, sent) if output.pipe_fd >= 0 else None
 
     # -- the control thread's side
+
+    @property
+    def origins(self) -> Origins:
+        """Which ring an epoch came from."""
+        return self._desk.origins
+
+    @property
+    def settings(self) -> Settings:
+        """In force for the next step."""
+        return self._desk.settings
+
+    @settings.setter
+    def settings(self, fresh: Settings) -> None:
+        self._desk.settings = fresh
 
     def request(self, request: Request) -> Request:
         """Ask for a seal; `request.done` is set once it has happened."""
@@ -121,19 +152,25 @@ class Writer(threading.Thread):
 
     def note(self, note: Note) -> None:
         """Put a note among the events of the segment that is open, or of the next one."""
-        self._notes.append((note, time.time_ns()))
+        self.sync_failures += note is Note.FSYNC_FAILED
+        self.remark(Remark(note, time.time_ns()))
+
+    def remark(self, remark: Remark) -> None:
+        """The same, with what is known about records that are missing."""
+        self.remarks.append(remark)
 
     def stuck_since(self) -> float | None:
         """Since when the output takes no data (time.monotonic()); None where it does."""
-        if self._pipe:
-            return self._pipe.waiting_since
-        return self.patience.since if self.patience.trouble is not None else None
+        since = [self.retrier.since] if self.retrier.trouble is not None else []
+        if self._pipe and self._pipe.waiting_since is not None:
+            since.append(self._pipe.waiting_since)
+        return min(since, default=None)
 
     @property
     def taken(self) -> int:
         """Stream position up to which the spool's bytes were taken."""
         sink = self._sink
-        return self.state.segment_pos + sink.taken if sink else self.state.data_tail
+        return self.state.segment_pos + int(sink.taken) if sink else self.state.data_tail
 
     @property
     def _sink(self) -> Any:
@@ -156,7 +193,7 @@ class Writer(threading.Thread):
         """Recover what a crash left, then write until the last request.
 
         Raises:
-            GiveUpError: patience.give_up was set while the disk took nothing.
+            GiveUpError: retrier.give_up was set while the disk took nothing.
             OSError: the output is a stream and nobody reads it.
         """
         try:
@@ -177,23 +214,39 @@ class Writer(threading.Thread):
         """One round; whether it was the last."""
         snapshot = self._snapshot()
         self._scan(snapshot.journal)
-        if self.options.snapshot and request is None and not self.segment:
+        if self.settings.mode is Mode.SNAPSHOT and request is None and not self.segment:
             self._forget_oldest(snapshot)
             return False
-        plan = self._plan(snapshot, request)
-        if self._something_for(plan):
-            self._advance(plan)
-        if plan.cause is not None and self.segment:
-            self._seal(plan.cause)
-        elif plan.cause is Cause.REINITIALISED:
-            self._begin_at(plan)
-        self._housekeep()
+        plan = next_plan(
+            self._marks, snapshot, self._standing(), self._wish(request), whole=self._is_whole()
+        )
+        try:
+            self._carry_out(plan)
+            self._housekeep()
+        except FileTooLargeError as error:
+            self._end_early(error)
+            return False
+        except SegmentLostError as error:
+            self._lose_segment(str(error))
+            return False
         if request is None or plan.pos != snapshot.pos or plan.journal != snapshot.journal:
             return False
+        return self._answer(request)
+
+    def _answer(self, request: Request) -> bool:
         self._requests.popleft()
+        request.segment, self._last_sealed = self._last_sealed, ""
         request.done.set()
         self._changed()
         return request.last
+
+    def _carry_out(self, plan: Plan) -> None:
+        if self._something_for(plan):
+            self._advance(plan)
+        if plan.cause is not None and self.segment:
+            self._seal(plan, plan.cause)
+        elif plan.cause is Cause.REINITIALISED:
+            self._begin_at(plan)
 
     def _wait(self) -> None:
         want = self._sink.room if self._sink else BOUNCE
@@ -210,16 +263,13 @@ class Writer(threading.Thread):
         lib.hmb_spool_wait(spool, taken, want, self._scanned, timeout, self._wake)
 
     def _next_deadline(self) -> int:
-        far = time.monotonic_ns() + _IDLE_NS
-        if not self.segment:
-            return far
-        rotate = self.options.rotate_interval
-        sync = self.options.fsync
-        times = [far]
-        if rotate:
-            times.append(self._opened_at + rotate)
-        if sync > 0 and self.segment.sink.dirty:
-            times.append(self._last_sync + sync)
+        times = [time.monotonic_ns() + _IDLE_NS]
+        if self.segment:
+            settings = self.settings
+            if settings.rotate_interval:
+                times.append(self.segment.opened_at + settings.rotate_interval)
+            if settings.fsync > 0 and self.segment.sink.dirty:
+                times.append(self.segment.last_sync + settings.fsync)
         return min(times)
 
     # -- planning
@@ -235,32 +285,31 @@ class Writer(threading.Thread):
             return
         for event in parse(self.spool.journal(self._scanned, until), self._scanned):
             self._worth |= event.kind in _WORTH_A_SEGMENT
-            self._events.log(event)
+            self._lines.log(event)
             if event.kind in (lib.HMB_EV_INDEX, lib.HMB_EV_EPOCH) and event.body:
                 cause = Cause.REINITIALISED if event.kind == lib.HMB_EV_EPOCH else None
                 mark = Plan(event.pos, event.start, counters_in(event.body), event.epoch, cause)
                 self._marks.append(mark)
         self._scanned = until
 
-    def _plan(self, snapshot: Plan, request: Request | None) -> Plan:
-        if self.options.single or self._pipe:
-            return snapshot._replace(cause=request.cause if request else None)
-        epochs = (mark for mark in self._marks if mark.cause is not None)
-        end = next(epochs, snapshot)
-        limit = self.state.segment_pos + self.options.rotate_size
-        if self.options.rotate_size and end.pos > limit:
-            return size_cut(self.state, self.taken, self._marks, limit, end)
-        if end.cause is None and request:
-            return end._replace(cause=request.cause)
-        if end.cause is None and self._interval_over():
-            return end._replace(cause=Cause.ROTATE_TIME)
-        return end
+    def _is_whole(self) -> bool:
+        return bool(self.output.single) or self._pipe is not None
 
-    def _interval_over(self) -> bool:
-        interval = self.options.rotate_interval
-        if not interval or not self.segment:
-            return False
-        return time.monotonic_ns() - self._opened_at >= interval
+    def _standing(self) -> Standing:
+        state = self.state
+        here = Plan(state.data_tail, state.journal_tail, state.planned_counters, state.epoch)
+        beside = self.segment.bytes_beside if self.segment else 0
+        return Standing(here, state.segment_pos, self.taken, beside)
+
+    def _wish(self, request: Request | None) -> Wish:
+        interval, over = self.settings.rotate_interval, False
+        if interval and self.segment:
+            over = time.monotonic_ns() - self.segment.opened_at >= interval
+        return Wish(
+            rotate_size=self.settings.rotate_size,
+            requested=request.cause if request else None,
+            interval_over=over,
+        )
 
     def _something_for(self, plan: Plan) -> bool:
         waiting = plan.journal - self.state.journal_tail
@@ -269,35 +318,87 @@ class Writer(threading.Thread):
         if plan.pos > self.state.data_tail:
             return True
         # Events without records wait for the records after them, as long as there is room.
-        crowded = waiting > self.spool.c.journal_size // 4
+        crowded = waiting > self._journal_patience()
         asked = plan.cause not in (None, Cause.REINITIALISED)
-        return self._worth and waiting > 0 and (asked or crowded)
+        told = asked and any(remark.note in _NOTES_WORTH_A_SEGMENT for remark in self.remarks)
+        return told or (self._worth and waiting > 0 and (asked or crowded))
+
+    def _journal_patience(self) -> int:
+        quarter = int(self.spool.c.journal_size) // 4
+        rotate = self.settings.rotate_size
+        return min(quarter, rotate) if rotate else quarter
 
     # -- data and journal into files
 
     def _advance(self, plan: Plan) -> None:
         if not self.segment and not self._pipe:
-            self._open_segment()
-        whole = self._fill_and_flush(plan.pos)
+            self.segment = OpenSegment.create(self._desk)
+        if not self._marks or self._marks[-1].key < plan.key:
+            self._marks.append(plan._replace(cause=None))
+        sink, base = self._sink, self.state.segment_pos
+
+        def flush() -> None:
+            self._flush(plan)
+
+        whole = fill(sink, self.spool.c, lambda: base + int(sink.taken), plan.pos, flush)
         if self._may_wait(plan) and whole:
             self._odd_since = time.monotonic_ns()  # fresh: it may become a whole buffer as well
+            self._settle(plan)
         else:
-            self._flush_data()
+            flush()
             self._note_odd()
-        self._flush_journal(plan)
 
-    def _fill_and_flush(self, end: int) -> bool:
-        """Take everything up to `end`, writing whole buffers; whether there was one."""
-        sink, whole = self._sink, False
-        while (left := end - self.taken) > 0:
-            sink.take(self.spool.c, self.taken, min(left, sink.room))
-            while not sink.room:
-                ahead = min(end - self.taken, BOUNCE)
-                if ahead:
-                    sink.take_ahead(self.spool.c, self.taken, ahead)
-                self._flush_data()
-                whole = True
-        return whole
+    def _flush(self, plan: Plan) -> None:
+        if self._pipe:
+            self.retrier.attempt(Step.STREAM, self._pipe.flush)
+            point("data-written")
+            self._commit_stream(plan)
+            return
+        assert self.segment is not None
+        self.segment.flush()
+        self._settle(plan)
+
+    def _settle(self, plan: Plan) -> None:
+        """Bring the journal, and the commit, to the last place that the data has reached."""
+        if self._pipe or self.segment is None:
+            return
+        reached = self._pop_places(self.state.segment_pos + self.segment.sink.in_file, plan)
+        if reached is not None:
+            self._settle_at(reached)
+        elif self.settings.fsync == FSYNC_ALWAYS:
+            self.segment.sync()
+
+    def _settle_at(self, place: Plan) -> None:
+        assert self.segment is not None
+        events: list[Event] = []
+        start = self.state.journal_tail
+        if place.journal != start:
+            events = list(parse(self.spool.journal(start, place.journal)))
+        self.segment.settle(place, events, self.remarks)
+
+    def _pop_places(self, pos: int, plan: Plan) -> Plan | None:
+        """The last place at or before `pos`, inside the plan; an epoch's own mark stays."""
+        reached = None
+        while self._marks:
+            mark = self._marks[0]
+            inside = mark.key < plan.key or (mark.cause is None and mark.key == plan.key)
+            if mark.pos > pos or not inside:
+                break
+            reached = self._marks.popleft()
+        return plan if plan.pos <= pos and plan.key > self._standing().here.key else reached
+
+    def _commit_stream(self, plan: Plan) -> None:
+        """A stream has no places: what it took is gone, byte by byte."""
+        assert self._pipe is not None
+        state = self.state
+        state.file_offset = self._pipe.in_file
+        state.data_tail = state.segment_pos + self._pipe.in_file
+        if state.data_tail == plan.pos:
+            state.journal_tail, state.planned_counters = plan.journal, plan.counters
+            state.planned = plan.pos
+            self._pop_places(plan.pos, plan)
+        self.spool.commit_writer(state)
+        point("data-committed")
 
     def _may_wait(self, plan: Plan) -> bool:
         """Whether what is in the buffer may stay there for a moment."""
@@ -310,215 +411,118 @@ class Writer(threading.Thread):
         elif not self._odd_since:
             self._odd_since = self._arrived
 
-    def _flush_data(self) -> None:
-        self.patience.attempt(self._sink.flush)
-        point("data-written")
-        self._commit_data()
-
-    def _commit_data(self) -> None:
-        sink, state = self._sink, self.state
-        if self.segment and self.options.fsync == FSYNC_ALWAYS:
-            self._sync()
-        state.file_offset = sink.in_file
-        state.data_tail = state.segment_pos + sink.in_file
-        self.spool.commit_writer(state)
-        point("data-committed")
-
-    def _flush_journal(self, plan: Plan) -> None:
-        state = self.state
-        if self.segment and (plan.journal != state.journal_tail or self._notes):
-            found = list(parse(self.spool.journal(state.journal_tail, plan.journal)))
-            self._append_log(self.segment, found)
-        state.journal_tail = plan.journal
-        state.planned, state.planned_counters = plan.pos, plan.counters
-        while self._marks and self._marks[0].journal < plan.journal:
-            self._marks.popleft()
-        self.spool.commit_writer(state)
-        point("journal-committed")
-
-    def _append_log(self, segment: Segment, found: list[Event]) -> None:
-        log = b"".join(describe.log_entry(event) for event in found) + self._take_notes()
-        kept_out = b"".join(
-            rejects.pack(event.reason, event.epoch, event.cursor, event.host_ns, event.body)
-            for event in found
-            if event.kind == lib.HMB_EV_REJECT
-        )
-        self.patience.attempt(lambda: segment.append_events(log))
-        point("events-written")
-        if kept_out:
-            self.patience.attempt(lambda: segment.append_rejects(kept_out))
-            point("rejects-written")
-        self.state.events_offset = segment.events_offset
-        self.state.rejects_offset = segment.rejects_offset
-
-    def _take_notes(self) -> bytes:
-        entries = []
-        while self._notes:
-            note, host_ns = self._notes.popleft()
-            entries.append(describe.note_entry(note, self.taken, host_ns))
-        return b"".join(entries)
-
     def _housekeep(self) -> None:
-        """What time alone makes due: the odd page, fsync."""
-        segment, now = self.segment, time.monotonic_ns()
-        if not segment:
+        """What time alone makes due: the odd page, a look at the files, fsync."""
+        open_segment, now = self.segment, time.monotonic_ns()
+        if open_segment is None:
             return
         if self._odd_since and now - self._odd_since >= _ODD_NS:
-            self.patience.attempt(segment.sink.flush_odd)
-            self._odd_since = 0
-            self._commit_data()
+            self._flush_odd(open_segment)
         if now - self._last_look >= _LOOK_NS:
             self._last_look = now
-            self._restore(segment)
-        if 0 < self.options.fsync <= now - self._last_sync and segment.sink.dirty:
-            self._sync()
+            self.retrier.attempt(Step.LOOK, open_segment.look)
+        due = 0 < self.settings.fsync <= now - open_segment.last_sync
+        if due and open_segment.sink.dirty:
+            open_segment.sync()
 
-    def _restore(self, segment: Segment) -> None:
-        """Somebody may have deleted the open segment, or the directory it lies in."""
-        if self.patience.attempt(segment.restore):
-            self.note(Note.SEGMENT_RESTORED)
-            self._log.error(
-                "segment-restored",
-                segment=self.state.name,
-                found="deleted while it was written",
-                action="written again from what was still open; leave .part files alone",
-            )
+    def _flush_odd(self, open_segment: OpenSegment) -> None:
+        open_segment.flush_odd()
+        self._odd_since = 0
+        end = self.state.segment_pos + open_segment.sink.in_file
+        places = itertools.takewhile(lambda m: m.cause is None and m.pos <= end, self._marks)
+        last = max(places, key=lambda mark: mark.key, default=None)
+        if last is not None:
+            self._settle(last)
 
-    def _sync(self) -> None:
-        """fdatasync; a failure cannot be repaired, only told: the kernel dropped the pages."""
-        try:
-            if self.segment:
-                self.segment.sync()
-        except OSError as error:
-            self.sync_failures += 1
-            self.note(Note.FSYNC_FAILED)
-            self._log.error("fsync-failed", error=error.strerror, segment=self.state.name)
-        self._last_sync = time.monotonic_ns()
+    def _try_to_make_room(self) -> bool:
+        if self.settings.disk_full != "drop-oldest":
+            return False
+        deleted = self._make_room()
+        if deleted is not None:
+            self.remark(deleted)
+        return deleted is not None
 
     # -- segments
 
     def _begin_at(self, plan: Plan) -> None:
         """No records since the last seal: the events that wait go into the new epoch's segment."""
         self.state.epoch = plan.epoch
-        while self._marks and self._marks[0].journal <= plan.journal:
+        while self._marks and self._marks[0].key <= plan.key:
             self._marks.popleft()
 
-    def _open_segment(self) -> None:
-        state = self.state
-        segment = None
-        while segment is None:
-            self._name_segment()
-            segment = self._open_files(fresh=True)  # None: another daemon has this number
-        ring_size = self.origins.of(state.epoch).ring_size
-        begin = Beginning(state.segment_pos, state.epoch, state.started_ns, ring_size).pack()
-        self.patience.attempt(lambda: segment.append_events(begin))
-        state.events_offset = segment.events_offset
-        self._log.info("segment-open", segment=state.name)
-
-    def _name_segment(self) -> None:
-        state = self.state
-        state.segment += 1
-        state.started_ns = time.time_ns()
-        state.name = self._segment_name(state.segment, state.started_ns)
-        state.segment_pos = state.planned = state.data_tail
-        state.planned_counters = state.base_counters
-        state.file_offset = state.events_offset = state.rejects_offset = 0
-        state.phase, state.cause = lib.HMB_PHASE_WRITING, 0
-        self.spool.commit_writer(state)
-        point("segment-named")
-
-    def _segment_name(self, number: int, started_ns: int) -> str:
-        single = self.options.single
-        if single:
-            return single.removesuffix(names.BIN) or single
-        return names.segment_name(self.options.prefix, number, started_ns)
-
-    @property
-    def suffix(self) -> str:
-        """What the sealed file is called after its name: .bin, or the end of --output."""
-        single = self.options.single
-        return names.BIN if not single or single.endswith(names.BIN) else ""
-
-    def _open_files(self, *, fresh: bool = False) -> Segment | None:
-        state, options = self.state, self.options
-
-        def step() -> Segment | None:
-            try:
-                return Segment(
-                    options.directory,
-                    state.name,
-                    offset=state.file_offset,
-                    events_offset=state.events_offset,
-                    rejects_offset=state.rejects_offset,
-                    direct=options.direct,
-                    pwrite=options.pwrite,
-                    reserve=options.rotate_size or 1 << 62,
-                    suffix=self.suffix,
-                    fresh=fresh and not options.single,
-                )
-            except FileExistsError:
-                return None
-
-        self.segment = self.patience.attempt(step)
-        self._opened_at = self._last_sync = time.monotonic_ns()
-        point("segment-opened")
-        return self.segment
-
-    def _seal(self, cause: Cause) -> None:
-        segment, state = self.segment, self.state
-        assert segment is not None
-        self.patience.attempt(segment.sink.flush_odd)
+    def _seal(self, plan: Plan, cause: Cause) -> None:
+        open_segment = self.segment
+        assert open_segment is not None
+        open_segment.flush_odd()
         self._odd_since = 0
-        self._restore(segment)
-        if self._notes:
-            self._append_log(segment, [])
-        state.phase, state.cause = lib.HMB_PHASE_SEALING, int(cause)
-        self._commit_data()
-        point("seal-committed")
-        if self.options.fsync != FSYNC_NEVER:
-            self.patience.attempt(segment.finish_data)
-        else:
-            self.patience.attempt(lambda: os.ftruncate(segment.sink.fd, segment.sink.in_file))
-        point("seal-data")
-        side = describe.sidecar_of(
-            state,
-            self.suffix,
-            self.origins.of(state.epoch),
-            cause,
-            data_fd=segment.sink.fd,
-            events_fd=segment.events_fd,
-            xxh3=segment.sink.hash.hexdigest(),
-        )
-        self._publish(side.encode())
-        segment.close()
+        self._settle(plan)
+        self._seal_at_commit(open_segment, cause)
+
+    def _seal_at_commit(self, open_segment: OpenSegment, cause: Cause) -> None:
+        """What lies beyond the commit goes into the next segment."""
+        self.segment = open_segment
+        side = open_segment.seal(cause, self.remarks)
         self.segment = None
         self._after_seal(side)
 
-    def _publish(self, side: bytes | None) -> None:
-        state, directory = self.state, self.options.directory
-        has_rejects = state.rejects_offset > 0
-        suffix = self.suffix
+    def _end_early(self, error: FileTooLargeError) -> None:
+        """The file may not grow any more: it ends at its last place."""
+        open_segment, state = self.segment, self.state
+        if open_segment is None or not state.file_offset:
+            self._log.error("disk-error", error=str(error), action="not even one record fits")
+            if self.retrier.give_up.wait(1.0):
+                raise error
+            self._drop_empty_segment()
+            return
+        self._log.warning("file-too-large", segment=state.name, error=str(error))
+        self._odd_since = 0
+        self._seal_at_commit(open_segment, Cause.FILE_TOO_LARGE)
+        self._rescan()
 
-        def step() -> None:
-            if self.segment:
-                self.segment.restore()
-            publish(directory, state.name, side, rejects=has_rejects, suffix=suffix)
+    def _drop_empty_segment(self) -> None:
+        """Nothing is in it: its files may go, and the next try takes the next number."""
+        if self.segment is not None:
+            self.segment.discard()
+            self.segment = None
+            self.state.segment -= 1
+        self._reset_state()
+        self._rescan()
 
-        self.patience.attempt(step)
+    def _lose_segment(self, why: str) -> None:
+        """Others took the open segment away: go on at the last place that was in it."""
+        open_segment, state = self.segment, self.state
+        assert open_segment is not None
+        count = counters_delta(state.planned_counters, state.base_counters)["records"]
+        if state.file_offset:
+            self.remark(Remark(Note.SEGMENT_VANISHED, time.time_ns(), count=count))
+        open_segment.let_go(why)
+        self.segment = None
+        self._odd_since = 0
+        self._reset_state()
+        self._rescan()
 
-    def _after_seal(self, side: Sidecar | None) -> None:
+    def _rescan(self) -> None:
+        """Places and events beyond the commit are looked at again."""
+        self._marks.clear()
+        self._scanned = self.state.journal_tail
+
+    def _reset_state(self) -> None:
         state = self.state
-        name = state.name
         state.phase, state.cause, state.name = lib.HMB_PHASE_IDLE, 0, ""
         state.segment_pos = state.data_tail
         state.file_offset = state.events_offset = state.rejects_offset = 0
         state.base_counters = state.planned_counters
-        state.epoch = self._epoch_at_tail()
-        self._worth = False
         self.spool.commit_writer(state)
+
+    def _after_seal(self, side: Sidecar | None) -> None:
+        name = self.state.name
+        self.state.epoch = self._epoch_at_tail()
+        self._worth = False
+        self._reset_state()
         point("seal-done")
         self.sealed_count += 1
         if side is not None:
+            self._last_sealed = side.segment
             self._log.info(
                 "segment-sealed",
                 segment=side.segment,
@@ -543,33 +547,58 @@ class Writer(threading.Thread):
     def _recover(self) -> None:
         if self._pipe:
             return
-        state, directory = self.state, self.options.directory
-        left = recovery.look(state, directory, self.suffix)
+        state, output = self.state, self.output
+        left = leftover_segment.look(state, output.directory, output.suffix)
         if left is Left.RENAMED:
-            self._publish(None)
-            self._after_seal(None)
+            self._publish_again()
         elif left is Left.VANISHED:
             self._give_up_segment()
         elif left is Left.OPEN:
-            self._log.info("segment-resumed", segment=state.name, bytes=state.file_offset)
-            self._open_files()
-            point("recovered")
-            if state.phase == lib.HMB_PHASE_SEALING:
-                self._seal(Cause(state.cause))
+            self._resume()
+
+    def _resume(self) -> None:
+        state = self.state
+        self._log.info("segment-resumed", segment=state.name, bytes=state.file_offset)
+        self.segment = OpenSegment.resume(self._desk)
+        point("recovered")
+        if state.phase == lib.HMB_PHASE_SEALING:
+            self._scan(self._snapshot().journal)
+            self._seal_at_commit(self.segment, Cause(state.cause))
+
+    def _publish_again(self) -> None:
+        """Sealed but for the steps after the rename."""
+        state, retrier, output = self.state, self.retrier, self.output
+        place = retrier.attempt(Step.OPEN, self._desk.home.open)
+
+        def sync() -> None:
+            retrier.optional(Step.SYNC_DIRECTORY, place.sync)
+
+        rejects = state.rejects_offset > 0
+        retrier.attempt(
+            Step.RENAME,
+            lambda: segment.publish(
+                place, state.name, None, rejects=rejects, suffix=output.suffix, sync=sync
+            ),
+        )
+        place.close()
+        self._after_seal(None)
 
     def _give_up_segment(self) -> None:
         """Somebody took the open segment away: go on at the next record boundary."""
         state, snapshot = self.state, self._snapshot()
         self._scan(snapshot.journal)
-        after = (mark for mark in self._marks if mark.pos >= state.data_tail)
-        plan = next(after, snapshot)
-        self.note(Note.SEGMENT_VANISHED)
-        part = state.name + self.suffix + names.PART
+        here = self._standing().here
+        plan = here
+        if state.planned != state.data_tail:  # a commit between two places
+            plan = next((mark for mark in self._marks if mark.pos >= state.data_tail), snapshot)
+        counted = counters_delta(plan.counters, state.base_counters)
+        self.remark(Remark(Note.SEGMENT_VANISHED, time.time_ns(), count=counted["records"]))
+        part = state.name + self.output.suffix + ".part"
         self._log.error("segment-vanished", segment=part, bytes=plan.pos - state.segment_pos)
         while self._marks and self._marks[0].journal < plan.journal:
             self._marks.popleft()
-        recovery.skip(state, plan)
-        recovery.drop_events(state, self.options.directory, self.suffix)
+        leftover_segment.skip(state, plan)
+        leftover_segment.drop_events(state, self.output.directory, self.output.suffix)
         self._after_seal(None)
 
     # -- flight recorder
@@ -588,7 +617,7 @@ class Writer(threading.Thread):
             return
         state = self.state
         self.discarded_bytes += cut.pos - state.data_tail
-        recovery.skip(state, cut)
+        leftover_segment.skip(state, cut)
         state.base_counters = cut.counters
         self.spool.commit_writer(state)
 

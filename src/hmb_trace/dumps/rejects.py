@@ -29,7 +29,9 @@ from hmb_trace.errors import InvalidDataError, from_os_error
 
 MAGIC = 0x4A455248
 HEADER = struct.Struct("<IHHIIQQQ")
+HOST_DIED = 64  # found in a segment that outlived its host; no ring had it so
 REASONS: dict[int, str] = {
+    HOST_DIED: "host-died",
     lib.HMB_REJECT_DAMAGED: "damaged",
     lib.HMB_REJECT_LYING_LENGTH: "lying-length",
     lib.HMB_REJECT_UNKNOWN_FLAGS: "unknown-flags",

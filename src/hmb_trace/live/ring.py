@@ -210,7 +210,12 @@ class Ring:
         self._memory = memory
         self._base = ffi.from_buffer(memory)
         self.c = ffi.new("struct hmb_ring *")
-        self.reattach()
+        self._guarded = bool(exclusive and lib.hmb_guard(self._base, len(memory)))
+        try:
+            self.reattach()
+        except BaseException:
+            self._unguard()
+            raise
         self._state = ffi.new("struct hmb_state *")
         self._options = ffi.new("struct hmb_options *")
         self._begun = False
@@ -227,6 +232,19 @@ class Ring:
             raise _refusal(self.path, refusal)
         if advance != ffi.NULL or can_poll:
             self.c.advance, self.c.fd, self.c.can_poll = advance, fd, can_poll
+
+    def is_cut(self) -> bool:
+        """Whether its file has become shorter than what is mapped: the rest is gone."""
+        if self.c.can_poll:
+            return False
+        if lib.hmb_is_cut(self._base):
+            return True
+        return os.fstat(self.fd).st_size < len(self._memory)
+
+    def header_is_valid(self) -> bool:
+        """Whether the header still obeys R1 as it stands; nothing changes."""
+        scratch, refusal = ffi.new("struct hmb_ring *"), ffi.new("struct hmb_refusal *")
+        return not lib.hmb_ring_attach(scratch, self._base, len(self._memory), refusal)
 
     @property
     def identity(self) -> str:
@@ -312,8 +330,14 @@ class Ring:
             )
         raise InputOutputError(f"{self.path}: cannot store tail: {os.strerror(-result)}")
 
+    def _unguard(self) -> None:
+        if self._guarded:
+            lib.hmb_unguard(self._base)
+            self._guarded = False
+
     def close(self) -> None:
         """Unmap and release the lock; the ring stays as it is."""
+        self._unguard()
         self._base = ffi.NULL
         self.c = ffi.NULL
         try:

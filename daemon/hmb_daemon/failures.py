@@ -40,3 +40,10 @@ def of_writer(
     if isinstance(failure, OSError):
         return from_os_error(failure, "cannot write the output")
     raise failure
+
+
+def no_thread(error: RuntimeError) -> HmbTraceError:
+    """The system has no thread for us."""
+    return InputOutputError(
+        f"cannot start a thread: {error}; raise the limit on tasks (ulimit -u, TasksMax=, pids.max)"
+    )
