@@ -299,7 +299,8 @@ def test_a_clock_step_ends_the_reach_of_a_pair_r16(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["18446744073709551616", "99999999999999999999s", "9" * 5000, "+300000000d", "9" * 5000 + "s"]
+    "text",
+    ["18446744073709551616", "99999999999999999999s", "9" * 5000, "+300000000d", "9" * 5000 + "s"],
 )
 def test_a_moment_that_no_clock_reaches_is_one_line(text: str) -> None:
     with pytest.raises(UsageError, match="moment"):

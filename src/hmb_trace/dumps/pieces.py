@@ -7,6 +7,7 @@ where pieces begin, so that whoever reads them needs no pass of his own to know.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmb_trace.dumps.batch import ClockCut, RecordBatch
+from hmb_trace.dumps.packaged import Packaged
 from hmb_trace.dumps.segments import Segment
 from hmb_trace.dumps.walker import Walker
 
@@ -118,9 +120,31 @@ def _is_other_epoch(before: Segment, after: Segment) -> bool:
 
 
 def known_steps(segment: Segment) -> tuple[ClockCut, ...]:
-    """The clock steps inside a file that its sidecar knows."""
+    """The clock steps inside a file that its sidecar knows, or the header of a .pccx."""
+    if segment.packaged:
+        return _packaged_steps(segment.packaged)
     found = getattr(segment.known, "clock_steps", None) or ()
     return tuple(ClockCut(s.offset, s.ts_before, s.ts_after, False) for s in found)
+
+
+def _packaged_steps(packaged: Packaged) -> tuple[ClockCut, ...]:
+    """Epochs and clock steps of the account that a .pccx carries; offsets are in its payload."""
+    account = packaged.about.get("account")
+    if not isinstance(account, dict):
+        return ()
+    found = {}
+    try:
+        epochs = account["epochs"]
+        for before, after in itertools.pairwise(epochs):
+            times = int(before["last_ts_ns"] or 0), int(after["first_ts_ns"] or 0)
+            found[int(after["offset"])] = ClockCut(int(after["offset"]), *times, True)
+        for step in account["clock_steps"]:
+            at = int(step["offset"])
+            cut = ClockCut(at, int(step["ts_before"]), int(step["ts_after"]), False)
+            found.setdefault(at, cut)
+    except (KeyError, TypeError, ValueError):
+        return ()
+    return tuple(found[offset] for offset in sorted(found))
 
 
 class Elapsed:

@@ -127,6 +127,7 @@ class ClockPieces:
     def _take(self, dump: Dump, index: int, known: Sidecar | None) -> None:
         """Pairs and steps of one file."""
         if known is None:
+            self._take_packaged(dump.segments[index])
             return
         runs = _runs(known, steps := _steps(dump, index, known))
         self._pieces[-1].pairs += runs[0]
@@ -136,6 +137,14 @@ class ClockPieces:
             self.of_segment[-1].append(Stretch(step.offset, piece))
         if not self._pieces[-1].pairs and known.started_ns and known.first_ts_ns is not None:
             self._fallback(known)
+
+    def _take_packaged(self, segment: Segment) -> None:
+        """What the header of a .pccx says of the clocks in its payload."""
+        for number, clock in enumerate(segment.packaged.clocks() if segment.packaged else ()):
+            piece = self._pieces[-1] if not number else self._new(clock.first_ts_ns)
+            piece.pairs += clock.pairs
+            if number:
+                self.of_segment[-1].append(Stretch(clock.offset, piece))
 
     def _fallback(self, known: Sidecar) -> None:
         """Without a pair the start of the segment is what is known of the host's clock."""

@@ -24,6 +24,7 @@ from hmb_trace.dumps.dump import Dump, Span
 from hmb_trace.dumps.kinds import Kind
 from hmb_trace.dumps.segments import Segment
 from hmb_trace.dumps.sources import StreamSource
+from hmb_trace.dumps.timeaxis import ClockPieces as HostClocks
 from hmb_trace.errors import CannotCreateError, InvalidDataError, UsageError, from_os_error
 from hmb_trace.exports.ctf_clocks import ClockPiece, ClockPieces, too_late
 from hmb_trace.exports.tsdl import Declaration, about_dump, free_name, metadata_text
@@ -166,7 +167,9 @@ def export(
         plan.place()
         declared = list(plan.opcodes.declarations(catalog))
         for piece in plan.pieces:
-            text = metadata_text(declared, offset_ns=piece.offset_ns(dump), env=plan.about(piece))
+            text = metadata_text(
+                declared, offset_ns=piece.offset_ns(plan.host_clocks), env=plan.about(piece)
+            )
             (plan.folder_of(piece.number) / "metadata").write_text(text, encoding="utf-8")
         plan.flatten()
     events = catalog.events if catalog else {}
@@ -220,6 +223,7 @@ class _Plan:
         self.streams: list[_Stream] = []
         self.records = self.markers = self.made = self.linked = self.late = 0
         self._clocks = ClockPieces()
+        self.host_clocks = HostClocks(dump)
         self._split_cpu = split_cpu
         self._by_cpu: _ByCpu | None = None
         self._by_cpu_piece = -1
@@ -299,7 +303,7 @@ class _Plan:
             found.append(
                 f"{self.late} records have a time of 2^63 ns or more: CTF readers stop at the first"
             )
-        known = [piece.offset_ns(self.dump) is not None for piece in self.pieces]
+        known = [piece.offset_ns(self.host_clocks) is not None for piece in self.pieces]
         if len(known) > 1 and not all(known):
             found.append(
                 f"{len(known)} clocks (epochs, clock steps), {known.count(False)} of them without "

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from hmb_trace.catalog.model import Field
 from hmb_trace.dumps.dump import Dump
-from hmb_trace.dumps.knowledge import sidecar_of
 
 _NS = 10**9
 
@@ -101,7 +100,7 @@ def quoted(text: str) -> str:
 def about_dump(dump: Dump, files: Sequence[int]) -> dict[str, str | int]:
     """What the sidecars of some files of a dump know about where the records come from."""
     found: dict[str, str | int] = {"tracer_name": "hmb-trace"}
-    known = next(filter(None, (sidecar_of(dump.segments[index]) for index in files)), None)
+    known = next(filter(None, (dump.segments[index].known for index in files)), None)
     if known is not None:
         device = known.device
         values = {
