@@ -517,6 +517,8 @@ enum hmb_put {
 	HMB_PUT_NS, /* times[row] as it is */
 	HMB_PUT_OFFSET, /* of the record in its dump */
 	HMB_PUT_ROW_TEXT, /* row_text[row_begin[row] .. row_begin[row + 1]] as it is */
+	HMB_PUT_MARK, /* nothing: the text begins here that HMB_PUT_GUARD looks at */
+	HMB_PUT_GUARD, /* an apostrophe before that text if it looks like a formula */
 };
 
 enum hmb_escape {
@@ -531,6 +533,7 @@ enum hmb_cell_flags {
 	HMB_CELL_UPPER = 4,
 	HMB_CELL_LEFT = 8, /* fill behind, not before */
 	HMB_CELL_JSON_FLOAT = 16, /* null for what JSON has no number for */
+	HMB_CELL_HEX_MARK = 32, /* hex: before the digits, so that they are read as no number */
 };
 
 struct hmb_label {
@@ -621,6 +624,8 @@ struct hmb_rule {
 	uint32_t text_length;
 	uint32_t cycles_div; /* duration in cycles = value * cycles_mul / cycles_div */
 	uint64_t cycles_mul;
+	uint64_t ns_mul; /* duration in ns = value * ns_mul / ns_div */
+	uint64_t ns_div;
 };
 
 /* A begin that waits for its end. */
@@ -632,6 +637,7 @@ struct hmb_open {
 	uint16_t opcode;
 	uint8_t cpu;
 	uint8_t reserved;
+	uint64_t piece; /* how many pieces began before it: gaps, epochs and clock steps end one */
 };
 
 /* Hash table of begins; the caller owns the slots, zeroed at first. */
@@ -639,6 +645,8 @@ struct hmb_open_table {
 	struct hmb_open *slots;
 	uint64_t size; /* power of two */
 	uint64_t used;
+	uint64_t seed; /* of the hash: keys are payload, and must not be able to aim at one slot */
+	uint64_t piece; /* the one that is being read */
 };
 
 /* Copy the begins with ref >= min_ref into an empty table; -ENOSPC if it is too small. */
@@ -672,8 +680,10 @@ struct hmb_event_maker {
 	uint64_t pairs;
 	uint64_t unmatched_begins; /* superseded; those still open are in the table */
 	uint64_t unmatched_ends;
+	uint64_t uncertain; /* ends whose begin stands in another piece */
 	uint64_t short_payloads; /* too short for the key or duration field */
-	uint64_t saturated; /* values beyond 64 bits of cycles, or negative durations */
+	uint64_t saturated; /* times beyond 64 bits of cycles */
+	uint64_t invalid; /* durations that are none: negative, all ones, beyond 64 bits of ns */
 	uint64_t cycles; /* largest start + duration */
 	uint32_t encoding; /* enum hmb_encoding */
 	uint32_t cores; /* largest cpu + 1 */
@@ -690,6 +700,9 @@ struct hmb_step {
 	struct hmb_patch *patches;
 	uint64_t patches_cap;
 	uint64_t patches_len;
+	const uint64_t *cuts; /* where in the input a new piece begins, in order */
+	uint64_t cuts_len;
+	uint64_t cuts_done;
 };
 
 enum hmb_step_end {
@@ -800,6 +813,7 @@ struct hmb_match {
 	uint8_t begin_cpu;
 	uint8_t end_cpu;
 	uint16_t pair;
+	uint64_t uncertain; /* not 0: they stand in different pieces, and what lies between is unknown */
 };
 
 /* A begin without an end, or an end without a begin. */
@@ -825,11 +839,22 @@ struct hmb_pair_rows {
 	uint64_t rows;
 	uint64_t done; /* rows taken */
 	uint64_t row_base; /* number of row 0 in the whole stream */
+	const uint64_t *cuts; /* rows before which a new piece begins, in order */
+	uint64_t cuts_len;
+	uint64_t cuts_done;
 	struct hmb_match *matches; /* room for every row */
 	uint64_t matches_len;
 	struct hmb_single *singles; /* room for every row */
 	uint64_t singles_len;
 };
+
+/*
+ * Durations that records carry themselves, in ns: out[i] = values[i] * mul / div.  Returns how many
+ * are none, and makes valid[i] 0 for those: negative, 2^64 - 1 ("not known yet"), beyond 64 bits.
+ * values: the field's bits; size: its bytes.
+ */
+uint64_t hmb_durations_ns(const uint64_t *values, uint64_t n, uint32_t size, uint32_t is_signed,
+			  uint64_t mul, uint64_t div, uint64_t *out, uint8_t *valid);
 
 /* 0: all rows done; HMB_STEP_TABLE: the table must grow first. */
 int hmb_pair_rows(const struct hmb_rules *rules, struct hmb_open_table *open,

@@ -274,9 +274,9 @@ def test_metadata_is_utf8_under_an_ascii_locale(tmp_path: Path) -> None:
         'field=[{name="s",type="u8",enum={1="\uc644\ub8cc"}}]\n',
         encoding="utf-8",
     )
+    words = ("convert", "a.bin", "--to", "ctf", "-o", "out", "--catalog", "c.toml")
     run = subprocess.run(
-        [sys.executable, "-X", "utf8=0", "-c", "from hmb_trace.cli import main; main()"]
-        + ["convert", "a.bin", "--to", "ctf", "-o", "out", "--catalog", "c.toml"],
+        [sys.executable, "-X", "utf8=0", "-c", "from hmb_trace.cli import main; main()", *words],
         cwd=tmp_path, env={"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PATH": os.environ["PATH"]},
         capture_output=True, text=True, check=False,
     )  # fmt: skip

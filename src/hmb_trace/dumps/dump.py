@@ -16,6 +16,7 @@ from typing import BinaryIO, NamedTuple
 from hmb_trace.dumps import segments as _segments
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.kinds import Kind, describe_magic
+from hmb_trace.dumps.pieces import PieceFinder
 from hmb_trace.dumps.segments import Segment
 from hmb_trace.dumps.sources import Source
 from hmb_trace.dumps.walker import End, Walker
@@ -92,10 +93,13 @@ class Span(NamedTuple):
 class _SegmentReader:
     """Walks one file window by window."""
 
-    def __init__(self, segment: Segment, source: Source, wanted: _Pass) -> None:
+    def __init__(
+        self, segment: Segment, source: Source, wanted: _Pass, pieces: PieceFinder
+    ) -> None:
         self.segment = segment
         self.source = source
         self.wanted = wanted
+        self.pieces = pieces
 
     def batches(self, span: Span) -> Iterator[RecordBatch]:
         """Raises DumpError after the last good batch."""
@@ -106,7 +110,8 @@ class _SegmentReader:
                 view, columns=wanted.columns, markers=wanted.markers
             )
             if used:
-                yield RecordBatch(view[:used], pos, span.segment, self.segment.name, **arrays)
+                found = RecordBatch(view[:used], pos, span.segment, self.segment.name, **arrays)
+                yield self.pieces.mark(found, wanted.walker)
             pos += used
             if last and (end is End.DONE or end.short):
                 self._check_source(pos, span.segment)
@@ -181,12 +186,14 @@ class Dump:
         partial: bool = False,
         on_bytes: Callable[[memoryview], object] | None = None,
         spans: Sequence[Span] | None = None,
+        on_batch: Callable[[RecordBatch], object] | None = None,
     ) -> None:
         """Count everything into the walker without making columns (fastest).
 
         Args:
             on_bytes: called with the bytes of the records, piece by piece.
             spans: the parts wanted; None: all.
+            on_batch: the same with a batch without rows, for its bytes and its cuts.
 
         Raises:
             DumpError, HmbTraceError: as batches.
@@ -195,28 +202,32 @@ class Dump:
         for batch in self._run(wanted, partial=partial, spans=spans):
             if on_bytes:
                 on_bytes(batch.buffer)
+            if on_batch:
+                on_batch(batch)
 
     def _run(
         self, wanted: _Pass, *, partial: bool, spans: Sequence[Span] | None = None
     ) -> Iterator[RecordBatch]:
         self.problems = []
+        pieces = PieceFinder(self.segments)
         for span in self.whole() if spans is None else spans:
             try:
-                yield from self._span(span, wanted)
+                yield from self._span(span, wanted, pieces)
             except DumpError as error:
                 self.problems.append(error)
                 if not partial:
                     raise
 
-    def _span(self, span: Span, wanted: _Pass) -> Iterator[RecordBatch]:
+    def _span(self, span: Span, wanted: _Pass, pieces: PieceFinder) -> Iterator[RecordBatch]:
         index = span.segment
         segment = self.segments[index]
         continues = index > 0 and not span.begin and segment.continues(self.segments[index - 1])
         wanted.walker.begin_segment(index, span.begin, continues=continues)
+        pieces.begin(index, span.begin, continues=continues)
         whole = not span.begin and span.end is None
         source = segment.open()
         try:
-            yield from _SegmentReader(segment, source, wanted).batches(span)
+            yield from _SegmentReader(segment, source, wanted, pieces).batches(span)
         except DumpError as error:
             wanted.walker.end_segment(whole=whole, fault=error)
             raise

@@ -8,6 +8,7 @@ import os
 import stat
 from pathlib import Path
 
+from hmb_trace.dumps import stdin
 from hmb_trace.dumps.zstd import is_zstd
 from hmb_trace.errors import InvalidDataError, NoInputError, from_os_error
 
@@ -71,12 +72,14 @@ def kind_of_head(path: str, head: bytes) -> Kind:
 def kind_of(path: str) -> Kind:
     """What lies at path: a file's kind by its magic, a directory, a device or a pipe.
 
+    Of standard input only a .pccx is told apart: it is mapped, and so must be kept first.
+
     Raises:
         NoInputError: nothing there.
         InvalidDataError: a file that is none of ours.
     """
     if path == "-":
-        return Kind.STREAM
+        return Kind.PCCX if stdin.is_package() else Kind.STREAM
     if is_shm_name(path):
         return Kind.RING
     try:

@@ -15,6 +15,7 @@ from hmb_trace.dumps.kinds import Kind, kind_of
 from hmb_trace.dumps.packaged import Packaged
 from hmb_trace.dumps.sidecar import Damaged, Missing, Sidecar
 from hmb_trace.dumps.sources import Source
+from hmb_trace.dumps.stdin import spooled_stdin
 from hmb_trace.errors import InvalidDataError, NoInputError, from_os_error
 
 log = logging.getLogger("hmb_trace")
@@ -46,7 +47,10 @@ class Segment:
         """What lies beside the file, read once; what to make of it is the caller's decision."""
         if self.path is None or self.kind is Kind.PCCX:
             return Missing()
-        return sidecar.look(self.path)
+        found = sidecar.look(self.path)
+        if isinstance(found, Damaged):
+            log.warning("%s; going on without it", found.error)
+        return found
 
     @property
     def known(self) -> Sidecar | None:
@@ -196,7 +200,9 @@ def of_paths(paths: Iterable[str]) -> list[Segment]:
 
     found: list[Segment] = []
     for path in paths:
-        if path == "-":
+        if path == "-" and kind_of(path) is Kind.PCCX:
+            found.append(Segment("standard input", spooled_stdin(), Kind.PCCX))
+        elif path == "-":
             found.append(Segment("standard input", None, Kind.STREAM, sys.stdin.buffer))
         elif Path(path).is_dir():
             found += of_directory(Path(path))

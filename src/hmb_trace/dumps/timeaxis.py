@@ -14,7 +14,6 @@ import numpy.typing as npt
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump
 from hmb_trace.dumps.kinds import Kind
-from hmb_trace.dumps.knowledge import sidecar_of
 from hmb_trace.dumps.sidecar import ClockPair
 from hmb_trace.errors import UsageError
 from hmb_trace.units import parse_duration
@@ -96,7 +95,7 @@ def host_axis(dump: Dump) -> HostAxis:
     Raises:
         UsageError: no sidecar has clock pairs.
     """
-    known = [sidecar_of(segment) for segment in dump.segments]
+    known = [segment.known for segment in dump.segments]
     return HostAxis([one.clock if one else [] for one in known])
 
 
@@ -117,7 +116,7 @@ def can_read_twice(dump: Dump) -> bool:
 def first_time(dump: Dump) -> int:
     """ts_ns of the first record, 0 if there is none."""
     for segment in dump.segments:
-        known = sidecar_of(segment)
+        known = segment.known
         if known and known.first_ts_ns is not None:
             return known.first_ts_ns
         break

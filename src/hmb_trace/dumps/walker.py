@@ -43,6 +43,7 @@ BREAK_DTYPE = np.dtype(
     ]
 )
 NO_COLUMNS = {name: np.empty(0, dtype) for name, dtype in COLUMNS.items()}
+NO_CUTS = np.empty(0, np.uint64)
 _BREAKS_AT_ONCE = 4096
 _POINTERS = {1: "uint8_t *", 2: "uint16_t *", 4: "uint32_t *", 8: "uint64_t *"}
 
@@ -135,6 +136,9 @@ class Walker:
     Args:
         tally: histograms to fill, or None.
         keep_breaks: collect every SequenceBreak in `breaks`.
+
+    Attributes:
+        cuts: offsets in the last bytes walked before which records are missing or begin anew.
     """
 
     def __init__(self, *, tally: Tally | None = None, keep_breaks: bool = False) -> None:
@@ -143,7 +147,8 @@ class Walker:
         self.breaks: list[SequenceBreak] | None = [] if keep_breaks else None
         self.segment = 0
         self.marks: list[tuple[int, int, int]] = []  # segment, gaps and lost when it began
-        self._items = np.empty(_BREAKS_AT_ONCE if keep_breaks else 0, BREAK_DTYPE)
+        self.cuts: npt.NDArray[np.uint64] = NO_CUTS
+        self._items = np.empty(_BREAKS_AT_ONCE, BREAK_DTYPE)
 
     def __getattr__(self, name: str) -> int:
         if name == "c":
@@ -185,12 +190,18 @@ class Walker:
         return Walked(end, self.c.offset - begin, filled)
 
     def _loop(self, view: memoryview, rows: Any, tally: Any, begin: int) -> End:
-        breaks = self._c_breaks()
+        item = ffi.cast("struct hmb_break *", self._items.ctypes.data)
+        breaks = ffi.new("struct hmb_breaks *", {"item": item, "cap": len(self._items)})
+        cuts = [NO_CUTS]
         while True:
             rest = view[self.c.offset - begin :]
             end = End(lib.hmb_walk(self.c, byte_pointer(rest), len(rest), rows, breaks, tally))
-            self._take_breaks(breaks)
+            if breaks.len:
+                found = self._items[: breaks.len]
+                cuts.append(found["offset"][found["kind"] != BreakKind.DUPLICATE])
+                self._take_breaks(breaks)
             if end != End.FULL:
+                self.cuts = np.concatenate(cuts) if len(cuts) > 1 else NO_CUTS
                 return end
 
     @staticmethod
@@ -202,16 +213,9 @@ class Walker:
         rows.with_markers = markers
         return arrays, rows
 
-    def _c_breaks(self) -> Any:
-        if self.breaks is None:
-            return ffi.NULL
-        item = ffi.cast("struct hmb_break *", self._items.ctypes.data)
-        return ffi.new("struct hmb_breaks *", {"item": item, "cap": len(self._items)})
-
     def _take_breaks(self, breaks: Any) -> None:
-        if self.breaks is None:
-            return
-        for item in self._items[: breaks.len]:
+        for item in self._items[: breaks.len] if self.breaks is not None else ():
+            assert self.breaks is not None
             self.breaks.append(
                 SequenceBreak(
                     BreakKind(int(item["kind"])),

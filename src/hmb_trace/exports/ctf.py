@@ -19,10 +19,10 @@ from typing import BinaryIO
 import numpy as np
 
 from hmb_trace.catalog.model import Catalog, Event
+from hmb_trace.dumps.account import clock_pairs
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump, Span
 from hmb_trace.dumps.kinds import Kind
-from hmb_trace.dumps.knowledge import clock_pairs
 from hmb_trace.dumps.segments import Segment
 from hmb_trace.dumps.sources import StreamSource
 from hmb_trace.errors import CannotCreateError, InvalidDataError, UsageError, from_os_error
@@ -36,7 +36,7 @@ _PIECE = 1 << 20  # bytes copied at once
 
 @dataclass
 class _Opcodes:
-    """What the scan learns about every opcode: payload lengths of records, and which are markers."""
+    """What the scan learns of every opcode: payload lengths of records, and which are markers."""
 
     least: np.ndarray[tuple[int], np.dtype[np.int64]] = field(
         default_factory=lambda: np.full(_OPCODES, 1 << 16, "i8")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from hmb_trace.catalog.model import Field
 from hmb_trace.dumps.dump import Dump
-from hmb_trace.dumps.knowledge import sidecar_of
 
 _NS = 10**9
 
@@ -96,7 +95,7 @@ def quoted(text: str) -> str:
 
 
 def _environment(dump: Dump) -> str:
-    known = next(filter(None, map(sidecar_of, dump.segments)), None)
+    known = next((segment.known for segment in dump.segments if segment.known), None)
     lines = ['\ttracer_name = "hmb-trace";']
     if known is not None:
         device = known.device

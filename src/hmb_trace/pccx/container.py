@@ -7,7 +7,6 @@ import contextlib
 import mmap
 import os
 import shutil
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from hmb_trace.dumps.packaged import (
     Prefix,
     parse_prefix,
 )
+from hmb_trace.dumps.stdin import spooled_stdin
 from hmb_trace.errors import HmbTraceError, InvalidDataError, from_os_error
 from hmb_trace.fnv import fnv1a_64
 from hmb_trace.pccx.header import Header, parse_header
@@ -151,7 +151,7 @@ def open_input(path: str | os.PathLike[str]) -> BinaryIO:
     """
     try:
         if os.fspath(path) == "-":
-            return _spooled(sys.stdin.buffer)
+            return spooled_stdin().open("rb")
         opened = Path(path).open("rb")  # noqa: SIM115 - handed to the caller
         if not opened.seekable():
             with opened:

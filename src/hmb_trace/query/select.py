@@ -13,7 +13,6 @@ import numpy as np
 from hmb_trace.catalog.model import Catalog
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import DEFAULT_BATCH, Dump, Span
-from hmb_trace.dumps.knowledge import sidecar_of
 from hmb_trace.dumps.sidecar import Sidecar
 from hmb_trace.dumps.timeaxis import first_time, host_axis, parse_moment
 from hmb_trace.dumps.walker import Walker
@@ -82,13 +81,18 @@ class Selection:
         """The records of a dump that meet the conditions; parts outside the time range are
         not read where a sidecar's index allows it. Raises as Dump.batches."""
         spans = spans_of(dump, self.time) if self.time else None
+        left_out: list[RecordBatch] = []
         for batch in dump.batches(max_bytes, partial=partial, walker=walker, spans=spans):
             if self.is_everything:
                 yield batch
                 continue
             mask = self.mask(batch)
             if mask.any():
-                yield batch if mask.all() else batch.select(mask)
+                found = batch if mask.all() else batch.select(mask)
+                yield found.after(left_out)
+                left_out = []
+            elif len(batch.cuts):
+                left_out.append(batch)
 
 
 def _within_seq(batch: RecordBatch, wanted: Range) -> Mask:
@@ -119,7 +123,7 @@ def spans_of(dump: Dump, wanted: Range) -> list[Span]:
     """
     found = []
     for index, segment in enumerate(dump.segments):
-        known = sidecar_of(segment)
+        known = segment.known
         if known is None or not known.index:
             found.append(Span(index))
         elif (span := _span_of(index, known, wanted)) is not None:

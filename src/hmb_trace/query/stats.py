@@ -10,72 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmb_trace.catalog.model import DURATION_UNITS, Catalog, Event
+from hmb_trace.catalog.model import Catalog
+from hmb_trace.dumps.account import Account, Accountant
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump
-from hmb_trace.dumps.knowledge import known_losses
+from hmb_trace.dumps.pieces import Elapsed
 from hmb_trace.dumps.walker import Tally, Walker
 from hmb_trace.layout import RECORD_HDR_SIZE
+from hmb_trace.query import durations
+from hmb_trace.query.histogram import LogHistogram
 from hmb_trace.query.pairing import Pairing
 from hmb_trace.query.select import Selection
 
-QUANTILES = (0.5, 0.99, 0.999)
-_SUB_BUCKETS = 64  # per power of two: quantiles are at most 1.6 % too large
-_LOG_SUB = 6
 _POWERS = np.array([1 << i for i in range(64)], "u8")
-
-
-class Durations:
-    """A log-linear histogram of nanoseconds: bounded memory, quantiles within 1.6 %.
-
-    Attributes:
-        count, total, least, most: exact.
-    """
-
-    def __init__(self) -> None:
-        self.buckets = np.zeros(64 * _SUB_BUCKETS + _SUB_BUCKETS, "u8")
-        self.count = 0
-        self.total = 0
-        self.least = 0
-        self.most = 0
-
-    def add(self, values: npt.NDArray[np.uint64]) -> None:
-        """Count values, ns."""
-        if not len(values):
-            return
-        low, high = int(values.min()), int(values.max())
-        self.least = min(self.least, low) if self.count else low
-        self.most = max(self.most, high)
-        self.count += len(values)
-        self.total += sum(int(part) for part in _exact_sums(values))
-        found = np.bincount(_bucket_of(values), minlength=len(self.buckets))
-        self.buckets += found.astype("u8")
-
-    def quantile(self, q: float) -> int | None:
-        """The least value that at least a share q of all is not above; None without values."""
-        if not self.count:
-            return None
-        wanted = max(1, int(np.ceil(q * self.count)))
-        bucket = int(np.searchsorted(np.cumsum(self.buckets), wanted))
-        return min(_upper_edge(bucket), self.most)
-
-    def as_dict(self) -> dict[str, Any]:
-        """count, min, mean, p50, p99, p999, max (ns)."""
-        mean = self.total / self.count if self.count else None
-        quantiles = {f"p{str(q)[2:].ljust(2, '0')}_ns": self.quantile(q) for q in QUANTILES}
-        return {
-            "count": self.count,
-            "min_ns": self.least if self.count else None,
-            "mean_ns": mean,
-            **quantiles,
-            "max_ns": self.most if self.count else None,
-        }
-
-
-def _exact_sums(values: npt.NDArray[np.uint64]) -> tuple[Any, Any]:
-    """The sum in two parts, neither of which can overflow."""
-    high = (values >> np.uint64(32)).sum(dtype="u8")
-    return int(high) << 32, (values & np.uint64(0xFFFFFFFF)).sum(dtype="u8")
 
 
 def log2_bucket(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -83,38 +30,60 @@ def log2_bucket(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return np.searchsorted(_POWERS, values.astype("u8"), side="right")
 
 
-def _bucket_of(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    exponent = np.maximum(log2_bucket(values) - 1 - _LOG_SUB, 0)
-    sub = (values >> exponent.astype("u8")).astype("i8")  # below 2 * _SUB_BUCKETS
-    buckets: npt.NDArray[np.int64] = exponent * _SUB_BUCKETS + sub
-    return buckets
+@dataclass
+class Latency:
+    """Durations of one name.
+
+    Attributes:
+        uncertain: pairs that enclose a gap, a new epoch or a clock step; not in the histogram.
+        invalid: carried values that are no duration; not in the histogram either.
+    """
+
+    histogram: LogHistogram = field(default_factory=LogHistogram)
+    uncertain: int = 0
+    invalid: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The histogram's numbers, and how many it lacks."""
+        counts = {"uncertain": self.uncertain, "invalid": self.invalid}
+        return durations.as_dict(self.histogram) | counts
 
 
-def _upper_edge(bucket: int) -> int:
-    """The largest value that falls into a bucket."""
-    if bucket < 2 * _SUB_BUCKETS:
-        return bucket
-    exponent, sub = bucket // _SUB_BUCKETS - 1, bucket % _SUB_BUCKETS + _SUB_BUCKETS
-    return ((sub + 1) << exponent) - 1
+@dataclass
+class Counts:
+    """What was counted of the records: of all of them, or of those selected."""
+
+    records: int = 0
+    payload_bytes: int = 0
+    truncated: int = 0
+    min_ts_ns: int = 0
+    max_ts_ns: int = 0
 
 
 @dataclass
 class Statistics:
-    """Everything that one pass counted; times in ns, sizes in bytes."""
+    """Everything that one pass counted; times in ns, sizes in bytes.
+
+    Attributes:
+        counts: of the selected records.
+        account: of the whole dump, selected or not.
+    """
 
     walker: Walker
     tally: Tally
     bytes: int = 0
-    gaps: int = 0
-    lost: int = 0
-    durations: dict[str, Durations] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)
+    account: Account = field(default_factory=Account)
+    durations: dict[str, Latency] = field(default_factory=dict)
     unmatched_begins: int = 0
     unmatched_ends: int = 0
+    uncertain: int = 0
+    elapsed: Elapsed = field(default_factory=Elapsed)
 
     @property
     def span_ns(self) -> int:
-        """From the earliest to the latest record."""
-        return self.walker.max_ts_ns - self.walker.min_ts_ns if self.walker.records else 0
+        """Firmware time that passed: the sum over the pieces that have one clock (R16)."""
+        return self.elapsed.total(self.walker)
 
     def rate(self, count: int) -> float | None:
         """count per second of firmware time; None where no time passed."""
@@ -135,48 +104,42 @@ class Statistics:
 
 
 class _Pairs:
-    """Durations by event: of matched begins and ends, and of complete events."""
+    """Durations by name: of matched begins and ends, and of complete events."""
 
     def __init__(self, catalog: Catalog, found: Statistics) -> None:
-        self._catalog = catalog
         self._found = found
         self._pairing = Pairing(catalog)
-        self._complete = [e for e in catalog if e.kind == "complete" and e.duration]
+        self._names = durations.pair_names(catalog)
+        self._rules = durations.duration_rules(catalog)
 
     @property
     def wanted(self) -> bool:
-        return bool(self._complete) or any(event.pair for event in self._catalog)
+        return bool(self._names)
 
     def add(self, batch: RecordBatch) -> None:
         paired = self._pairing.feed(batch)
         spans = paired.durations_ns
         begins = paired.matches["begin_opcode"]
-        for opcode in np.unique(begins):
-            self._of(self._catalog.name_of(int(opcode))).add(spans[begins == opcode])
-        for event in self._complete:
-            values = complete_durations(batch, event, self._catalog.clock_mhz)
-            if len(values):
-                self._of(event.name).add(values)
+        for opcode in np.unique(begins).tolist():
+            self._of(opcode).histogram.add(spans[begins == opcode])
+        for opcode in paired.uncertain["begin_opcode"].tolist():
+            self._of(opcode).uncertain += 1
+        for rule in self._rules:
+            carried = rule.of(batch)
+            if len(carried.rows) or carried.invalid:
+                latency = self._of(rule.event.opcode)
+                latency.histogram.add(carried.ns)
+                latency.invalid += carried.invalid
 
     def finish(self) -> None:
         self._pairing.finish()
         self._found.unmatched_begins = self._pairing.unmatched_begins
         self._found.unmatched_ends = self._pairing.unmatched_ends
+        self._found.uncertain = self._pairing.uncertain
 
-    def _of(self, name: str) -> Durations:
-        return self._found.durations.setdefault(name, Durations())
-
-
-def complete_durations(batch: RecordBatch, event: Event, clock_mhz: int) -> npt.NDArray[np.uint64]:
-    """Durations of a complete event's records in ns; records too short for the field left out."""
-    made = event.field(event.duration)
-    if made is None or not made.is_integer:
-        return np.empty(0, "u8")
-    rows = (batch.opcode == event.opcode) & (batch.payload_len >= made.offset + made.size)
-    values = batch.select(rows).field(made.offset, made.dtype).astype("u8")
-    if event.duration_unit == "cycles":
-        return values * np.uint64(1000) // np.uint64(clock_mhz)
-    return values * np.uint64(DURATION_UNITS[event.duration_unit])
+    def _of(self, opcode: int) -> Latency:
+        name = self._names.get(opcode, f"{opcode:#06x}")
+        return self._found.durations.setdefault(name, Latency())
 
 
 def gather(
@@ -195,20 +158,31 @@ def gather(
     """
     chosen = selection or Selection()
     tally = Tally()
-    found = Statistics(Walker(tally=tally if chosen.is_everything else None), tally)
+    accountant = Accountant(dump, tally=tally if chosen.is_everything else None)
+    found = Statistics(accountant.walker, tally)
     pairs = _Pairs(catalog, found) if catalog else None
     if chosen.is_everything and not (pairs and pairs.wanted):
-        dump.scan(found.walker, partial=partial, on_bytes=lambda piece: _add_bytes(found, piece))
+        dump.scan(found.walker, partial=partial, on_batch=lambda piece: _add_bytes(found, piece))
     else:
         _gather_columns(dump, found, pairs, chosen, partial)
     if pairs:
         pairs.finish()
-    found.gaps, found.lost = known_losses(dump, found.walker)
+    if chosen.is_everything:
+        found.counts = _all_counts(found.walker)
+    found.account = accountant.finish()
     return found
 
 
-def _add_bytes(found: Statistics, piece: memoryview) -> None:
-    found.bytes += len(piece)
+def _all_counts(walker: Walker) -> Counts:
+    return Counts(
+        *(walker.records, walker.payload_bytes, walker.truncated),
+        *(walker.min_ts_ns, walker.max_ts_ns),
+    )
+
+
+def _add_bytes(found: Statistics, piece: RecordBatch) -> None:
+    found.bytes += len(piece.buffer)
+    found.elapsed.step(piece.steps)
 
 
 def _gather_columns(
@@ -217,8 +191,11 @@ def _gather_columns(
     picked = _Picked(found)
     for batch in chosen.batches(dump, partial=partial, walker=found.walker):
         found.bytes += len(batch.buffer) if chosen.is_everything else _dump_bytes(batch)
-        if not chosen.is_everything:
+        if chosen.is_everything:
+            found.elapsed.step(batch.steps)
+        else:
             picked.add(batch)
+            found.elapsed.add(batch)
         if pairs:
             pairs.add(batch)
     if not chosen.is_everything:
@@ -235,7 +212,7 @@ class _Picked:
 
     def __init__(self, found: Statistics) -> None:
         self._tally = found.tally
-        self._walker = found.walker
+        self._found = found
         self._records = self._payload = self._truncated = 0
         self._last: int | None = None
         self._least: list[int] = []
@@ -263,32 +240,36 @@ class _Picked:
         return log2_bucket((times[1:] - times[:-1])[forward])
 
     def finish(self) -> None:
-        c = self._walker.c
-        c.records, c.payload_bytes, c.truncated = self._records, self._payload, self._truncated
-        c.min_ts_ns = min(self._least, default=0)
-        c.max_ts_ns = max(self._most, default=0)
+        self._found.counts = Counts(
+            *(self._records, self._payload, self._truncated),
+            *(min(self._least, default=0), max(self._most, default=0)),
+        )
+
+
+_ACCOUNT = (
+    *("verdict", "reasons", "gaps", "lost", "lost_exact", "rejected_records", "rejected_bytes"),
+    *("duplicates", "sequence_resets", "glitches", "epochs", "clock_steps", "begins"),
+)
 
 
 def as_json(found: Statistics, catalog: Catalog | None) -> dict[str, Any]:
     """The object that `stats --json` prints."""
-    walker = found.walker
+    counts, account, walker = found.counts, found.account, found.walker
+    told = account.as_dict()
     name_of = catalog.name_of if catalog else lambda opcode: f"{opcode:#06x}"
-    some = bool(walker.records)
+    some = bool(counts.records)
     return {
-        "records": walker.records,
-        "wrap_markers": walker.wrap_markers,
-        "truncated": walker.truncated,
+        "records": counts.records,
+        "wrap_markers": account.wrap_markers,
+        "truncated": counts.truncated,
         "bytes": found.bytes,
-        "payload_bytes": walker.payload_bytes,
-        "min_ts_ns": walker.min_ts_ns if some else None,
-        "max_ts_ns": walker.max_ts_ns if some else None,
+        "payload_bytes": counts.payload_bytes,
+        "min_ts_ns": counts.min_ts_ns if some else None,
+        "max_ts_ns": counts.max_ts_ns if some else None,
         "duration_ns": found.span_ns,
-        "records_per_s": found.rate(walker.records),
+        "records_per_s": found.rate(counts.records),
         "bytes_per_s": found.rate(found.bytes),
-        "gaps": found.gaps,
-        "lost": found.lost,
-        "duplicates": walker.duplicates,
-        "sequence_resets": walker.sequence_resets,
+        **{name: told[name] for name in _ACCOUNT},
         "clock_steps_back": walker.clock_steps_back,
         "unknown_flags": walker.unknown_flags,
         "opcodes": [
@@ -301,6 +282,7 @@ def as_json(found: Statistics, catalog: Catalog | None) -> dict[str, Any]:
         "durations": {name: d.as_dict() for name, d in sorted(found.durations.items())},
         "unmatched_begins": found.unmatched_begins,
         "unmatched_ends": found.unmatched_ends,
+        "uncertain": found.uncertain,
     }
 
 
