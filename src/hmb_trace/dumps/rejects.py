@@ -22,13 +22,16 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from hmb_trace._core import lib
 from hmb_trace.errors import InvalidDataError, from_os_error
+from hmb_trace.layout import RECORD_HDR_SIZE, RECORD_MAGIC
 
 MAGIC = 0x4A455248
 HEADER = struct.Struct("<IHHIIQQQ")
+_RECORD = struct.Struct("<IIQHBBH")
+_RECORD_MAGIC = RECORD_MAGIC.to_bytes(4, "little")
 REASONS: dict[int, str] = {
     lib.HMB_REJECT_DAMAGED: "damaged",
     lib.HMB_REJECT_LYING_LENGTH: "lying-length",
@@ -36,6 +39,18 @@ REASONS: dict[int, str] = {
     lib.HMB_REJECT_MARKER: "marker",
     lib.HMB_REJECT_OVERRUN: "overrun",
 }
+
+
+class Fields(NamedTuple):
+    """What the bytes would have been as a record header; nothing of it is checked."""
+
+    magic: int
+    seq: int
+    ts_ns: int
+    opcode: int
+    cpu: int
+    flags: int
+    payload_len: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +63,18 @@ class Reject:
     cursor: int
     host_ns: int
     data: bytes
+
+    @property
+    def fields(self) -> Fields | None:
+        """The header fields that stand where a record's would; None: too short for a header."""
+        if len(self.data) < RECORD_HDR_SIZE:
+            return None
+        return Fields(*_RECORD.unpack_from(self.data))
+
+    @property
+    def has_magic(self) -> bool:
+        """Whether it begins as a record does."""
+        return self.data[:4] == _RECORD_MAGIC
 
 
 def pack(reason: int, epoch: int, cursor: int, host_ns: int, data: bytes) -> bytes:

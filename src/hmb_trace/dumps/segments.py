@@ -47,7 +47,10 @@ class Segment:
         """What lies beside the file, read once; what to make of it is the caller's decision."""
         if self.path is None or self.kind is Kind.PCCX:
             return Missing()
-        return sidecar.look(self.path)
+        found = sidecar.look(self.path)
+        if isinstance(found, Damaged):
+            log.warning("%s; going on without it", found.error)
+        return found
 
     @property
     def known(self) -> Sidecar | None:
