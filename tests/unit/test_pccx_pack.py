@@ -289,14 +289,13 @@ def test_pack_takes_dump_sets_compressed_and_unfinished_segments(tmp_path: Path)
 
 def test_pack_p7_header_says_where_it_comes_from(tmp_path: Path) -> None:
     source, out = tmp_path / "x.bin", tmp_path / "x.pccx"
-    source.write_bytes(record(5, ts_ns=10) + marker(6) + record(9, ts_ns=20))
+    source.write_bytes(record(5, ts_ns=10) + record(9, ts_ns=20))
     clock = [sidecar.ClockPair(ts_ns=i, host_ns=2 * i, error_ns=3) for i in range(5000)]
-    gap = sidecar.Gap(
-        offset=len(record(5, ts_ns=10)) + 32, seq_before=5, seq_after=9, lost=1, rejected=1
-    )
+    offset = len(record(5, ts_ns=10))
+    gap = sidecar.Gap(offset=offset, seq_before=5, seq_after=9, lost=2, rejected=1)
     made = sidecar.Sidecar(
         segment="x.bin", number=0, label="x", epoch=3, complete=False, clock=clock, gap_list=[gap],
-        bytes=source.stat().st_size, records=2, wrap_markers=1, first_seq=5, last_seq=9, gaps=1, lost=1,
+        bytes=source.stat().st_size, records=2, first_seq=5, last_seq=9, gaps=1, lost=2,
         first_ts_ns=10, last_ts_ns=20,
         rejects=sidecar.RejectsSummary(file="x.rejects", entries=1, records=1, bytes=32),
         device=sidecar.Device(path="/dev/x", serial="S1", firmware="F2"),
@@ -307,7 +306,7 @@ def test_pack_p7_header_says_where_it_comes_from(tmp_path: Path) -> None:
     assert extra["device"]["serial"] == "S1"
     assert (extra["epoch"], extra["abi_version"], extra["complete"]) == (3, 1, False)
     assert (extra["first_seq"], extra["last_seq"], extra["records"]) == (5, 9, 2)
-    assert (extra["gaps"], extra["lost"], extra["sources"]) == (1, 1, ["x.bin"])
+    assert (extra["gaps"], extra["lost"], extra["sources"]) == (1, 2, ["x.bin"])
     assert len(extra["clock"]) == 1024
     assert (extra["clock"][0], extra["clock"][-1]) == ([0, 0, 3], [4999, 9998, 3])
     assert Catalog.from_dict(extra["catalog"]) == CATALOG

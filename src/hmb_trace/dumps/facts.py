@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from hmb_trace.dumps import sidecar as sidecars
 from hmb_trace.dumps.filewalk import FileWalk
@@ -177,8 +177,41 @@ def carried_account(segment: Segment) -> dict[str, Any] | None:
     if segment.kind is Kind.PCCX:
         found = segment.packaged
         made = found.about.get("account") if found else None
-        return made if isinstance(made, dict) else None
-    return segment.known.account if segment.known else None
+    else:
+        made = segment.known.account if segment.known else None
+    return made if _is_account(made) else None
+
+
+def _is_account(made: object) -> TypeGuard[dict[str, Any]]:
+    """Whether an object from a file can be read as an account: anyone may have written it."""
+    if not isinstance(made, dict):
+        return False
+    lists = [made.get(name) or [] for name in ("reasons", "epochs", "clock_steps")]
+    if not all(isinstance(one, list) and all(map(_is_entry, one)) for one in lists):
+        return False
+    if any("offset" not in one for one in (*lists[1], *lists[2])):
+        return False
+    return all(_is_plain(value) for name, value in made.items() if name not in _ACCOUNT_LISTS)
+
+
+_ACCOUNT_LISTS = ("reasons", "epochs", "clock_steps")
+_TEXTS = ("kind", "text", "file")
+
+
+def _is_entry(made: object) -> bool:
+    """A reason, an epoch or a clock step: numbers, and texts where texts are due."""
+    return isinstance(made, dict) and all(
+        isinstance(value, str) if name in _TEXTS and value is not None else _is_number(value)
+        for name, value in made.items()
+    )
+
+
+def _is_number(value: object) -> bool:
+    return value is None or type(value) is int
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, (int, str, bool))
 
 
 def described(segment: Segment) -> bool:

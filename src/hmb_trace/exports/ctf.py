@@ -19,6 +19,7 @@ from typing import BinaryIO
 import numpy as np
 
 from hmb_trace.catalog.model import Catalog, Event
+from hmb_trace.dumps.account import Account, Accountant
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump, Span
 from hmb_trace.dumps.kinds import Kind
@@ -27,7 +28,12 @@ from hmb_trace.dumps.sources import StreamSource
 from hmb_trace.dumps.timeaxis import ClockPieces as HostClocks
 from hmb_trace.errors import CannotCreateError, InvalidDataError, UsageError, from_os_error
 from hmb_trace.exports.ctf_clocks import ClockPiece, ClockPieces, too_late
-from hmb_trace.exports.tsdl import Declaration, about_dump, free_name, metadata_text
+from hmb_trace.exports.tsdl import (
+    Declaration,
+    about_dump,
+    free_name,
+    metadata_text,
+)
 from hmb_trace.layout import RecordFlag
 
 MOST_SPLITS = 64  # streams that one file may be split into before --split-cpu is asked for
@@ -127,6 +133,7 @@ class CtfResult:
         linked: of them, hard or symbolic links.
         untyped: names of catalog events whose payloads are bare bytes, since lengths differ.
         clocks: pieces of the firmware's clock; of more than one, each is a trace in a directory.
+        account: what the capture is missing; in the environment of every trace.
         warnings: one line each.
     """
 
@@ -136,6 +143,7 @@ class CtfResult:
     wrap_markers: int
     untyped: list[str]
     clocks: int
+    account: Account
     warnings: list[str]
 
 
@@ -166,6 +174,7 @@ def export(
         plan.scan(partial)
         plan.place()
         declared = list(plan.opcodes.declarations(catalog))
+        account = plan.accountant.finish()
         for piece in plan.pieces:
             text = metadata_text(
                 declared, offset_ns=piece.offset_ns(plan.host_clocks), env=plan.about(piece)
@@ -181,6 +190,7 @@ def export(
         plan.markers,
         untyped,
         clocks=len(plan.pieces),
+        account=account,
         warnings=plan.warnings(),
     )
 
@@ -224,6 +234,7 @@ class _Plan:
         self.records = self.markers = self.made = self.linked = self.late = 0
         self._clocks = ClockPieces()
         self.host_clocks = HostClocks(dump)
+        self.accountant = Accountant(dump)
         self._split_cpu = split_cpu
         self._by_cpu: _ByCpu | None = None
         self._by_cpu_piece = -1
@@ -238,7 +249,8 @@ class _Plan:
 
     def scan(self, partial: bool) -> None:
         """The one pass: opcodes and lengths, and where the clock goes back or is another."""
-        for batch in self.dump.batches(markers=True, partial=partial):
+        walker = self.accountant.walker
+        for batch in self.dump.batches(markers=True, partial=partial, walker=walker):
             self.opcodes.add(batch)
             self._count(batch)
             parts = self._clocks.split(batch)
