@@ -8,10 +8,13 @@ from typing import Any, TypeVar
 
 import click
 
+from hmb_trace.catalog.lookup import remembered, warn_if_other_build
 from hmb_trace.catalog.model import Catalog
 from hmb_trace.dumps.dump import Dump, open_dumps
 from hmb_trace.dumps.kinds import Kind, kind_of
+from hmb_trace.dumps.segments import Segment
 from hmb_trace.dumps.timeaxis import CLOCKS
+from hmb_trace.errors import HmbTraceError
 from hmb_trace.query.expression import Expression
 from hmb_trace.query.select import (
     Selection,
@@ -55,7 +58,7 @@ CATALOG = click.option(
     "catalog_path",
     metavar="FILE",
     envvar="HMB_TRACE_CATALOG",
-    help="Opcode catalog (TOML).",
+    help="Opcode catalog (TOML).  [default: the one that the capture was made with]",
 )
 CSV_SAFE = click.option(
     "--csv-safe",
@@ -93,21 +96,35 @@ def given(*paths: str | None) -> tuple[str, ...]:
     return tuple(path for path in paths if path)
 
 
-def load_catalog(path: str | None, files: Sequence[str] = ()) -> Catalog | None:
-    """The catalog that was named, else the one in the header of a .pccx among the files (P7).
+def load_catalog(
+    path: str | None, files: Sequence[str] = (), dump: Dump | None = None
+) -> Catalog | None:
+    """The catalog that was named (by option or environment), else the one the capture remembers.
 
     A .pccx of events has its own: its opcodes are event types, of which no other catalog knows.
+
+    Args:
+        dump: what `files` hold, where it is open already.
+
+    Raises:
+        CatalogError: it is wrong; HmbTraceError: it cannot be read.
     """
     for name in files:
         if kind_of(name) is Kind.PCCX and (events := _events_of(name)):
             return events
-    if path:
-        return Catalog.load(path)
-    for name in files:
-        found = _own_catalog(name)
-        if found is not None:
-            return found
-    return None
+    segments = dump.segments if dump else _segments(files)
+    if not path:
+        return remembered(segments)
+    catalog = Catalog.load(path)
+    warn_if_other_build(catalog, segments)
+    return catalog
+
+
+def _segments(files: Sequence[str]) -> list[Segment]:
+    try:
+        return open_dumps([name for name in files if name != "-"]).segments
+    except HmbTraceError:
+        return []  # the command itself says what is wrong with them
 
 
 def _events_of(name: str) -> Catalog | None:
@@ -123,16 +140,6 @@ def open_files(files: Sequence[str]) -> Dump:
 
         return open_inputs(files)
     return open_dumps(files)
-
-
-def _own_catalog(name: str) -> Catalog | None:
-    if kind_of(name) is not Kind.PCCX:
-        return None
-    from hmb_trace import pccx  # noqa: PLC0415 - only for .pccx
-
-    with pccx.read(name) as container:
-        made = container.header.hmb_trace.get("catalog")
-    return Catalog.from_dict(made, name) if isinstance(made, dict) else None
 
 
 def make_selection(dump: Dump, catalog: Catalog | None, chosen: dict[str, Any]) -> Selection:

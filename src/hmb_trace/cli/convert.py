@@ -284,6 +284,7 @@ def _to_pccx(
             ):
                 note(f"warning: {line}")
         return
+    catalog = load_catalog(catalog_path, files)
     options = pccx.PackOptions(encoding=encoding or "raw", catalog=catalog, partial=partial)
     with progress_bar("to pccx", _size(files), quiet=quiet) as advance:
         result = pccx.pack(files, output, options, progress=advance, keep=given(catalog_path))

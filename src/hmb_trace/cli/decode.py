@@ -88,13 +88,13 @@ def command(
     notes_to_stderr()
     if any(is_rejects(name) for name in files):
         return decode_rejects(files, output)
-    catalog = load_catalog(catalog_path, files)
+    dump = None if following else open_files(files)
+    catalog = load_catalog(catalog_path, files, dump)
     columns = [name.strip() for name in fields.split(",")] if fields else []
     listing = Listing(Style(form, clock, payload, columns, csv_safe), catalog)
-    if following:
+    if dump is None:
         follow_set(_live_directory(files, clock), listing, chosen, limit=limit, output=output)
         return EXIT_OK
-    dump = open_files(files)
     selection = make_selection(dump, catalog, chosen)
     accountant = Accountant(dump)
     batches = selection.batches(dump, partial=partial, walker=accountant.walker)

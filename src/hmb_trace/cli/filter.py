@@ -80,11 +80,11 @@ def command(
       hmb-trace filter capture/ --cpu 0 --from +10s --to +20s -o part.bin
     """
     notes_to_stderr()
-    catalog = load_catalog(catalog_path, files)
     form = form or ("dump" if output else "text")
     if form == "dump" and output is None:
         raise UsageError("--format dump needs -o FILE (or -o - for standard output)")
     dump = open_dumps(files)
+    catalog = load_catalog(catalog_path, files, dump)
     accountant = Accountant(dump)
     selection = make_selection(dump, catalog, chosen)
     batches = selection.batches(dump, partial=partial, walker=accountant.walker)

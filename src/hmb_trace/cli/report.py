@@ -45,8 +45,8 @@ def command(
     from hmb_trace.report import build  # noqa: PLC0415 - numpy and the rest only when it runs
 
     notes_to_stderr()
-    catalog = load_catalog(catalog_path, files)
     dump = open_files(files)
+    catalog = load_catalog(catalog_path, files, dump)
     inputs = (*files, *(s.name for s in dump.segments), *given(catalog_path))
     with output_file(output, inputs=inputs) as out:
         page = build(dump, catalog=catalog, title=title or _title(files))

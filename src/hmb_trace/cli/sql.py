@@ -74,8 +74,8 @@ def command(
       hmb-trace sql "select * from gaps" capture/ --csv
     """
     notes_to_stderr()
-    catalog = load_catalog(catalog_path, files)
     dump = open_files(files)
+    catalog = load_catalog(catalog_path, files, dump)
     selection = make_selection(dump, catalog, chosen)
     with Session(
         dump,

@@ -67,8 +67,8 @@ def command(
     if events:
         print_event_statistics(events, as_json=as_json)
         return EXIT_OK
-    catalog = load_catalog(catalog_path, files)
     dump = open_dumps(files)
+    catalog = load_catalog(catalog_path, files, dump)
     selection = make_selection(dump, catalog, chosen)
     found = gather(dump, catalog=catalog, selection=selection, partial=partial)
     made = statistics_json(found, catalog)

@@ -40,8 +40,8 @@ def command(*, files: tuple[str, ...], catalog_path: str | None, clock: str, **c
       hmb-trace view x.bin --opcode 'nand_*' --catalog ftl.toml --clock relative
     """
     notes_to_stderr()
-    catalog = load_catalog(catalog_path, files)
     dump = open_files(files)
+    catalog = load_catalog(catalog_path, files, dump)
     if not can_read_twice(dump):
         raise UsageError("view needs files; save the pipe first, or use hmb-trace decode -")
     selection = make_selection(dump, catalog, chosen)

@@ -7,7 +7,6 @@ where pieces begin, so that whoever reads them needs no pass of his own to know.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hmb_trace.dumps.batch import ClockCut, RecordBatch
-from hmb_trace.dumps.packaged import Packaged
+from hmb_trace.dumps.clocks import ClockFacts, clock_facts
+from hmb_trace.dumps.filewalk import CLOCK_JITTER_NS
 from hmb_trace.dumps.segments import Segment
-from hmb_trace.dumps.walker import Walker
+from hmb_trace.dumps.walker import NO_CUTS, Walker
 
-CLOCK_JITTER_NS = 1_000_000  # cores write a little out of order: a larger step back is the clock's
 _SEQS = 1 << 32
 
 
@@ -30,7 +29,7 @@ class PieceFinder:
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = segments
         self._index = -1
-        self._known: tuple[ClockCut, ...] = ()  # what the sidecar says of the file
+        self._told = ClockFacts()  # what stands beside the file
         self._cuts: list[npt.NDArray[np.uint64]] = []  # at the seam, of the batch to come
         self._steps: list[ClockCut] = []
         self._last: tuple[int, int] | None = None  # seq and ts_ns of the record before
@@ -42,7 +41,7 @@ class PieceFinder:
     def begin(self, index: int, offset: int, *, continues: bool) -> None:
         """The next bytes are those at `offset` of file number `index`."""
         if index != self._index:
-            self._known = known_steps(self._segments[index])
+            self._told = clock_facts(self._segments[index]) or ClockFacts()
         self._index = index
         self._fresh, self._continues = True, continues and not offset
         self._steps_back = -1
@@ -50,13 +49,17 @@ class PieceFinder:
     def mark(self, batch: RecordBatch, walker: Walker) -> RecordBatch:
         """The batch with its cuts."""
         end = batch.base + len(batch.buffer)
-        cuts = walker.cuts
-        steps = [step for step in self._known if batch.base <= step.offset < end]
+        told = self._told
+        steps = [step for step in told.steps or () if batch.base <= step.offset < end]
+        cuts = NO_CUTS if told.selected else walker.cuts
+        breaks = [at for at in told.breaks if batch.base <= at < end]
+        if breaks:
+            cuts = np.union1d(cuts, np.array(breaks, "u8"))
         if self._fresh:
             self._seam(batch)
         if walker.c.clock_steps_back != self._steps_back:
-            told = {step.offset for step in (*steps, *self._steps)}
-            steps += [s for s in self._back(batch) if s.offset not in told]
+            known = {step.offset for step in (*steps, *self._steps)}
+            steps += [s for s in self._back(batch) if s.offset not in known]
         self._steps_back = int(walker.c.clock_steps_back)
         if walker.c.records:
             self._last = int(walker.c.last_record_seq), int(walker.c.last_ts_ns)
@@ -117,34 +120,6 @@ def _columns(batch: RecordBatch, most: int | None = None) -> dict[str, npt.NDArr
 def _is_other_epoch(before: Segment, after: Segment) -> bool:
     """Whether both sidecars know, and differ."""
     return len({one.known.epoch for one in (before, after) if one.known}) > 1
-
-
-def known_steps(segment: Segment) -> tuple[ClockCut, ...]:
-    """The clock steps inside a file that its sidecar knows, or the header of a .pccx."""
-    if segment.packaged:
-        return _packaged_steps(segment.packaged)
-    found = getattr(segment.known, "clock_steps", None) or ()
-    return tuple(ClockCut(s.offset, s.ts_before, s.ts_after, False) for s in found)
-
-
-def _packaged_steps(packaged: Packaged) -> tuple[ClockCut, ...]:
-    """Epochs and clock steps of the account that a .pccx carries; offsets are in its payload."""
-    account = packaged.about.get("account")
-    if not isinstance(account, dict):
-        return ()
-    found = {}
-    try:
-        epochs = account["epochs"]
-        for before, after in itertools.pairwise(epochs):
-            times = int(before["last_ts_ns"] or 0), int(after["first_ts_ns"] or 0)
-            found[int(after["offset"])] = ClockCut(int(after["offset"]), *times, True)
-        for step in account["clock_steps"]:
-            at = int(step["offset"])
-            cut = ClockCut(at, int(step["ts_before"]), int(step["ts_after"]), False)
-            found.setdefault(at, cut)
-    except (KeyError, TypeError, ValueError):
-        return ()
-    return tuple(found[offset] for offset in sorted(found))
 
 
 class Elapsed:

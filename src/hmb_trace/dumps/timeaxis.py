@@ -18,11 +18,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hmb_trace.dumps.batch import ClockCut, RecordBatch
+from hmb_trace.dumps.batch import RecordBatch
+from hmb_trace.dumps.clocks import ClockFacts, clock_facts
 from hmb_trace.dumps.dump import Dump, Span
 from hmb_trace.dumps.kinds import Kind
-from hmb_trace.dumps.segments import Segment
-from hmb_trace.dumps.sidecar import ClockPair, Sidecar
+from hmb_trace.dumps.packaged import CLOCKS_KEY, Packaged
+from hmb_trace.dumps.sidecar import ClockPair
 from hmb_trace.errors import UsageError
 from hmb_trace.units import parse_duration
 
@@ -108,15 +109,17 @@ class ClockPieces:
         self.of_segment: list[list[Stretch]] = []
         self._pieces: list[ClockPiece] = []
         self._starts: dict[int, ClockPair] = {}  # by id of a piece
-        before: Segment | None = None
-        for index, segment in enumerate(dump.segments):
-            if before is None or _is_other_clock(before, segment):
-                self._new(segment.known.first_ts_ns if segment.known else None)
+        epoch: int | None = None
+        facts = [clock_facts(segment) for segment in dump.segments]
+        for index, told in enumerate(facts):
+            if not index or (told and None not in (epoch, told.epoch) and told.epoch != epoch):
+                self._new(told.first_ts_ns if told else None)
             self.of_segment.append([Stretch(0, self._pieces[-1])])
-            self._take(dump, index, segment.known)
-            before = segment
+            if told is not None:
+                self._take(dump, index, told)
+                epoch = next((n for n in reversed(told.numbers) if n is not None), told.epoch)
         self.known = any(piece.pairs for piece in self._pieces)
-        self.is_one = len(self._pieces) == 1 and all(segment.known for segment in dump.segments)
+        self.is_one = len(self._pieces) == 1 and all(facts)
         if self.known:
             self._complete()
 
@@ -124,33 +127,39 @@ class ClockPieces:
         self._pieces.append(ClockPiece(first_ts_ns=first_ts_ns))
         return self._pieces[-1]
 
-    def _take(self, dump: Dump, index: int, known: Sidecar | None) -> None:
+    def _take(self, dump: Dump, index: int, told: ClockFacts) -> None:
         """Pairs and steps of one file."""
-        if known is None:
-            self._take_packaged(dump.segments[index])
+        package = dump.segments[index].packaged
+        if package and CLOCKS_KEY in package.about:
+            self._take_packaged(package)
             return
-        runs = _runs(known, steps := _steps(dump, index, known))
+        if told.steps is None and _goes_back(told.pairs):
+            # An older daemon did not look for steps; its pairs show that there is one.
+            spans = [Span(index)]
+            found = (s for batch in dump.batches(partial=True, spans=spans) for s in batch.steps)
+            told.steps = list(found)
+            told.step_hosts = [None] * len(told.steps)
+        steps = told.steps or []
+        runs = _runs(told)
         self._pieces[-1].pairs += runs[0]
-        for step, pairs in zip(steps, runs[1:], strict=True):
+        for step, host, pairs in zip(steps, told.step_hosts, runs[1:], strict=True):
             piece = self._new(step.ts_after)
-            piece.pairs += pairs or _pair_of(known, step)
+            piece.pairs += pairs
+            if host and not pairs:  # the step itself says what it knows of the two clocks
+                piece.pairs.append(ClockPair(ts_ns=step.ts_after, host_ns=host))
             self.of_segment[-1].append(Stretch(step.offset, piece))
-        if not self._pieces[-1].pairs and known.started_ns and known.first_ts_ns is not None:
-            self._fallback(known)
+        if not self._pieces[-1].pairs and told.started_ns and told.first_ts_ns is not None:
+            # Without a pair the start of the segment is what is known of the host's clock.
+            pair = ClockPair(ts_ns=told.first_ts_ns, host_ns=told.started_ns)
+            self._starts.setdefault(id(self._pieces[-1]), pair)
 
-    def _take_packaged(self, segment: Segment) -> None:
+    def _take_packaged(self, package: Packaged) -> None:
         """What the header of a .pccx says of the clocks in its payload."""
-        for number, clock in enumerate(segment.packaged.clocks() if segment.packaged else ()):
+        for number, clock in enumerate(package.clocks()):
             piece = self._pieces[-1] if not number else self._new(clock.first_ts_ns)
             piece.pairs += clock.pairs
             if number:
                 self.of_segment[-1].append(Stretch(clock.offset, piece))
-
-    def _fallback(self, known: Sidecar) -> None:
-        """Without a pair the start of the segment is what is known of the host's clock."""
-        assert known.first_ts_ns is not None
-        pair = ClockPair(ts_ns=known.first_ts_ns, host_ns=known.started_ns)
-        self._starts.setdefault(id(self._pieces[-1]), pair)
 
     def _complete(self) -> None:
         """Every piece gets a pair: its segment's start, or else the piece before goes on."""
@@ -170,45 +179,26 @@ class ClockPieces:
                 piece.freeze()
 
 
-def _is_other_clock(before: Segment, after: Segment) -> bool:
-    one, two = before.known, after.known
-    return one is not None and two is not None and one.epoch != two.epoch
+def _goes_back(pairs: Sequence[ClockPair]) -> bool:
+    times = [pair.ts_ns for pair in sorted(pairs, key=lambda pair: pair.host_ns)]
+    return times != sorted(times)
 
 
-def _steps(dump: Dump, index: int, known: Sidecar) -> list[ClockCut]:
-    """The clock steps inside a file. A sidecar of an older daemon does not know them."""
-    told = getattr(known, "clock_steps", None)
-    if told is not None:
-        return [ClockCut(s.offset, s.ts_before, s.ts_after, False) for s in told]
-    times = [pair.ts_ns for pair in sorted(known.clock, key=lambda pair: pair.host_ns)]
-    if times == sorted(times):
-        return []
-    spans = [Span(index)]
-    return [s for batch in dump.batches(partial=True, spans=spans) for s in batch.steps]
-
-
-def _runs(known: Sidecar, steps: Sequence[ClockCut]) -> list[list[ClockPair]]:
+def _runs(told: ClockFacts) -> list[list[ClockPair]]:
     """The clock pairs before, between and after the steps."""
+    steps = told.steps or []
     runs: list[list[ClockPair]] = [[] for _ in range(len(steps) + 1)]
-    hosts = [getattr(s, "host_ns", None) for s in getattr(known, "clock_steps", None) or ()]
+    hosts = [host for host in told.step_hosts if host is not None]
     number = 0
     latest: int | None = None
-    for pair in sorted(known.clock, key=lambda pair: pair.host_ns):
-        if hosts and all(host is not None for host in hosts):
-            number = bisect.bisect_right(hosts, pair.host_ns)
+    for pair in sorted(told.pairs, key=lambda pair: pair.host_ns):
+        if hosts and len(hosts) == len(steps):
+            number = sum(host <= pair.host_ns for host in hosts)
         elif latest is not None and pair.ts_ns < latest:
             number = min(number + 1, len(steps))
         latest = pair.ts_ns
         runs[number].append(pair)
     return runs
-
-
-def _pair_of(known: Sidecar, step: ClockCut) -> list[ClockPair]:
-    """What the step itself says of the two clocks."""
-    for told in getattr(known, "clock_steps", None) or ():
-        if told.offset == step.offset and told.host_ns:
-            return [ClockPair(ts_ns=step.ts_after, host_ns=told.host_ns)]
-    return []
 
 
 class HostAxis:
@@ -311,10 +301,10 @@ class RelativeAxis:
         first = bisect.bisect_right(self._places, (batch.segment, int(batch.offset[0])))
         last = bisect.bisect_right(self._places, (batch.segment, int(batch.offset[-1])))
         shifts = np.array([0, *self._shifts], "i8")
-        if first == last:
-            return times + shifts[first]
         edges = [offset for _, offset in self._places[first:last]]
-        return times + shifts[first + np.searchsorted(edges, batch.offset, side="right")]
+        rows = np.searchsorted(edges, batch.offset, side="right") if edges else 0
+        shifted: Times = times + shifts[first + rows]
+        return shifted
 
 
 def host_axis(dump: Dump) -> HostAxis:
@@ -347,9 +337,9 @@ def can_read_twice(dump: Dump) -> bool:
 
 def first_time(dump: Dump) -> int:
     """ts_ns of the first record, 0 if there is none."""
-    known = dump.segments[0].known if dump.segments else None
-    if known and known.first_ts_ns is not None:
-        return known.first_ts_ns
+    told = clock_facts(dump.segments[0]) if dump.segments else None
+    if told and told.first_ts_ns is not None:
+        return told.first_ts_ns
     if not can_read_twice(dump):
         raise UsageError("a time since the first record needs a file; a pipe cannot be read twice")
     for batch in dump.batches(1 << 16, partial=True):

@@ -99,7 +99,7 @@ class Walked(NamedTuple):
 
     end: End
     used: int  # bytes
-    columns: dict[str, npt.NDArray[Any]]  # without rows unless asked for
+    columns: dict[str, Any]  # arrays; without rows unless asked for
 
 
 def pointer(array: npt.NDArray[Any]) -> Any:

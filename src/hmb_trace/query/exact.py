@@ -42,7 +42,7 @@ class Numbers:
     def is_float(self) -> bool:
         """Whether it holds floats and not integers."""
         if isinstance(self.values, np.ndarray):
-            return self.values.dtype.kind == "f"
+            return bool(self.values.dtype.kind == "f")
         return isinstance(self.values, float)
 
     def bounds(self) -> Bounds:

@@ -164,8 +164,9 @@ class _Evaluation:
                 return self._unary(op, self._number(operand))
             case ast.BinOp(left, op, right):
                 a, b = self._number(left), self._number(right)
-                missing = a is None or b is None
-                return _MISSING if missing else exact.arithmetic(SIGNS[type(op)], a, b)
+                if a is None or b is None:
+                    return _MISSING
+                return exact.arithmetic(SIGNS[type(op)], a, b)
             case ast.Compare(left, ops, comparators):
                 return self._compare(left, ops, comparators)
         raise AssertionError(ast.dump(node))  # Grammar lets nothing else through
