@@ -152,7 +152,7 @@ def _compare(found: Facts) -> None:
     side = found.side
     if side is None or (not found.records and found.bytes < side.bytes):
         return
-    if found.first_seq != side.first_seq:
+    if side.first_seq not in (None, found.first_seq):
         found.doubt = _differs("first_seq", found.first_seq, side.first_seq)
         found.side = None
         return
@@ -163,7 +163,7 @@ def _compare(found: Facts) -> None:
         ("records", found.records, side.records),
         ("last_seq", found.last_seq, side.last_seq),
     ):
-        if seen != said:
+        if said is not None and seen != said:
             found.doubt = _differs(name, seen, said)
             return
 
@@ -263,13 +263,10 @@ def gaps_at_begin(side: Sidecar) -> list[Gap]:
     return [gap for gap in side.gap_list if is_at_begin(side, gap.offset, gap.seq_after)]
 
 
-def rejects_file(facts: Facts) -> Path | None:
-    """The rejects file, where it is still at hand."""
+def rejects_gone(facts: Facts) -> bool:
+    """Whether the sidecar tells of a rejects file that is not there any more."""
     path, side = facts.segment.path, facts.side
     if path is None or side is None or side.rejects is None:
-        return None
+        return False
     beside = sidecars.rejects_path(path)
-    for candidate in (beside, path.with_name(side.rejects.file)):
-        if candidate.is_file():
-            return candidate
-    return None
+    return not any(one.is_file() for one in (beside, path.with_name(side.rejects.file)))
