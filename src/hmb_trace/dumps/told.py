@@ -76,7 +76,7 @@ class Teller:
 
     def gap(self, gap: Gap, lost: int, rejected: int) -> None:
         """A gap that the sidecar tells of, with the numbers that stand."""
-        kind = gap.kind
+        kind = gap.cause
         if rejected and not self.rejects.at_hand:
             lost, rejected = lost + rejected, 0
         if not lost and not rejected:
