@@ -202,7 +202,23 @@ def _is_consistent(side: Sidecar) -> bool:
     counts = [side.duplicates, side.sequence_resets]
     if (len(losses), sum(losses)) != (side.gaps, side.lost) or notes != counts:
         return False
+    if side.reasons is None and side.sequence_resets:
+        return False  # an older daemon took a damaged seq for a gap and a reset (R12)
+    if not _adds_up(side):
+        return False
     return side.clock_steps is not None or _clock_goes_forward(side)
+
+
+def _adds_up(side: Sidecar) -> bool:
+    """Whether first and last seq leave room for no gap that the lists do not tell of."""
+    if side.first_seq is None or side.last_seq is None or side.sequence_resets:
+        return True
+    inside = [gap for gap in side.gap_list if not is_at_begin(side, gap.offset, gap.seq_after)]
+    told = sum(gap.lost + gap.rejected for gap in inside)
+    numbers = (side.last_seq - side.first_seq) % (1 << 32) + 1
+    missing = numbers - side.records - told
+    set_aside = side.rejects.records if side.rejects else 0
+    return missing <= set_aside + side.wrap_markers  # markers may have seqs of their own (R3)
 
 
 def _clock_goes_forward(side: Sidecar) -> bool:
