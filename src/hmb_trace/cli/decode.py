@@ -100,9 +100,10 @@ def command(
     batches = selection.batches(dump, partial=partial, walker=accountant.walker)
     with output_file(output, inputs=inputs_of(files, dump, catalog_path)) as out:
         write_listing(out, listing, limited(batches, limit), axis_of(clock, dump))
-    raise_problems(dump)
     account = accountant.finish(read_on=limit is None)
-    return close(account, strict=strict, quiet=quiet)
+    code = close(account, strict=strict, quiet=quiet)
+    raise_problems(dump)
+    return code
 
 
 def is_rejects(name: str) -> bool:

@@ -104,8 +104,9 @@ def command(
         if writer and Path(output).is_file():
             filtered = Filtered(expression=_expression(chosen), source=", ".join(files))
             write_sidecar(Path(output), writer.sidecar(dump, account, Path(output), filtered))
+    code = close(account, strict=strict, quiet=quiet)
     raise_problems(dump)
-    return close(account, strict=strict, quiet=quiet)
+    return code
 
 
 def _expression(chosen: dict[str, Any]) -> str:

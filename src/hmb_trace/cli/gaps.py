@@ -56,8 +56,9 @@ def command(
         _print_csv(found)
     else:
         _print_text(found)
+    code = close(found, strict=strict, quiet=not (as_json or as_csv))
     raise_problems(dump)
-    return close(found, strict=strict, quiet=not (as_json or as_csv))
+    return code
 
 
 def _print_csv(found: Account) -> None:

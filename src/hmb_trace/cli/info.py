@@ -111,10 +111,11 @@ def _print(name: str, found: _Found, *, heading: bool) -> None:
         say(f"{name}:")
     rows = [[f"{key}:", _text(key, value)] for key, value in _flat(made) if key != "entries"]
     if found.account:
+        rows = [row for row in rows if row[0] not in _TOLD_BY_VERDICT]
         span = sum(_span(epoch) for epoch in found.account.epochs)
         rows.append(["time span:", format_duration(span) if span >= 0 else "-"])
         rows.append(["verdict:", found.account.line()])
-    click.echo(table([row for row in rows if row[0] not in _TOLD_BY_VERDICT or not found.account]))
+    click.echo(table(rows))
     if found.account:
         _print_reasons(found.account)
     _print_rejects(made.get("entries", []))
@@ -122,7 +123,7 @@ def _print(name: str, found: _Found, *, heading: bool) -> None:
         _print_sidecar(found.dump.segments[0])
 
 
-_TOLD_BY_VERDICT = ("reasons:", "lost_exact:")
+_TOLD_BY_VERDICT = ("reasons:", "lost_exact:", "verdict:")
 _MOST_REASONS = 10
 
 

@@ -76,8 +76,9 @@ def command(
         print_json(made)
     else:
         _print(made, top)
+    code = close(found.account, strict=strict, quiet=quiet)
     raise_problems(dump)
-    return close(found.account, strict=strict, quiet=quiet)
+    return code
 
 
 def _print(made: dict[str, Any], top: int) -> None:

@@ -466,6 +466,8 @@ class _Assembly:
     def _clock_steps(self) -> list[ClockStep]:
         made = [_seam_step(step) for step in self._seam_steps]
         for one in self._facts:
+            if one.carried is not None:
+                continue
             told = [] if one.side is None else one.side.clock_steps or []
             made += [
                 ClockStep(

@@ -25,13 +25,12 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from hmb_trace._core import lib
+from hmb_trace.dumps.kinds import RECORD_MAGIC_BYTES
 from hmb_trace.errors import InvalidDataError, from_os_error
-from hmb_trace.layout import RECORD_HDR_SIZE, RECORD_MAGIC
 
 MAGIC = 0x4A455248
 HEADER = struct.Struct("<IHHIIQQQ")
-_RECORD = struct.Struct("<IIQHBBH")
-_RECORD_MAGIC = RECORD_MAGIC.to_bytes(4, "little")
+_RECORD = struct.Struct("<IIQHBBH10x")  # struct hmb_record_hdr, reserved fields left out
 REASONS: dict[int, str] = {
     lib.HMB_REJECT_DAMAGED: "damaged",
     lib.HMB_REJECT_LYING_LENGTH: "lying-length",
@@ -67,14 +66,14 @@ class Reject:
     @property
     def fields(self) -> Fields | None:
         """The header fields that stand where a record's would; None: too short for a header."""
-        if len(self.data) < RECORD_HDR_SIZE:
+        if len(self.data) < _RECORD.size:
             return None
         return Fields(*_RECORD.unpack_from(self.data))
 
     @property
     def has_magic(self) -> bool:
         """Whether it begins as a record does."""
-        return self.data[:4] == _RECORD_MAGIC
+        return self.data[:4] == RECORD_MAGIC_BYTES
 
 
 def pack(reason: int, epoch: int, cursor: int, host_ns: int, data: bytes) -> bytes:
