@@ -290,3 +290,4 @@ def _to_pccx(
         result = pccx.pack(files, output, options, progress=advance, keep=given(catalog_path))
     for line in result.warnings:
         note(f"warning: {line}")
+    close(result.account, quiet=quiet)
