@@ -13,9 +13,16 @@ from hmb_trace.cli._options import (
     CSV_SAFE,
     load_catalog,
     make_selection,
+    note_if_nothing,
     selection_options,
 )
-from hmb_trace.cli._shared import FILES, PARTIAL, note, notes_to_stderr, raise_problems
+from hmb_trace.cli._shared import (
+    FILES,
+    PARTIAL,
+    note,
+    notes_to_stderr,
+    raise_problems,
+)
 from hmb_trace.cli.decode import write_listing
 from hmb_trace.dumps.dump import open_dumps
 from hmb_trace.dumps.timeaxis import axis_of
@@ -66,7 +73,8 @@ def command(
         raise UsageError("--format dump needs -o FILE (or -o - for standard output)")
     dump = open_dumps(files)
     catalog = load_catalog(catalog_path, files, dump)
-    batches = make_selection(dump, catalog, chosen).batches(dump, partial=partial)
+    selection = make_selection(dump, catalog, chosen)
+    batches = selection.batches(dump, partial=partial)
     with output_file(output, inputs=files) as out:
         if form == "dump":
             count = 0
@@ -75,7 +83,8 @@ def command(
                 count += len(batch)
         else:
             listing = Listing(Style(form, clock, csv_safe=csv_safe), catalog)
-            count = write_listing(out, listing, batches, axis_of(clock, dump))
+            count = write_listing(out, listing, batches, axis_of(clock, dump), dump)
     if output and output != "-":
         note(f"{output}: {count} records")
+    note_if_nothing(dump, selection, catalog)
     raise_problems(dump)
