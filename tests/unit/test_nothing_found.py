@@ -17,7 +17,8 @@ BASE = 1_700_000_000 * 10**9
 @pytest.fixture
 def dump(tmp_path: Path) -> str:
     path = tmp_path / "a.bin"
-    path.write_bytes(testing.dump(testing.record(i, ts_ns=1000 * i, opcode=i % 2) for i in range(9)))
+    made = (testing.record(i, ts_ns=1000 * i, opcode=i % 2) for i in range(9))
+    path.write_bytes(testing.dump(made))
     sidecar = Sidecar(
         segment=path.name,
         number=1,
