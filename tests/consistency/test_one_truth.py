@@ -120,15 +120,15 @@ def by_gaps_json(run: Runner) -> Said:
 
 
 def by_decode(run: Runner) -> Said:
-    _, out, err = run.run("decode", "--partial", *run.inputs)
+    _, out, err = run.run("decode", "--partial", "--format", "csv", *run.inputs)
     said = of_line(err)
-    return Said(said.verdict, said.lost, len(out.splitlines()))
+    return Said(said.verdict, said.lost, len(out.splitlines()) - 1)
 
 
 def by_filter(run: Runner) -> Said:
-    _, out, err = run.run("filter", "--partial", "--cpu", "0", *run.inputs)
+    _, out, err = run.run("filter", "--partial", "--format", "csv", "--cpu", "0", *run.inputs)
     said = of_line(err)
-    return Said(said.verdict, said.lost, len(out.splitlines()))
+    return Said(said.verdict, said.lost, len(out.splitlines()) - 1)
 
 
 def by_filter_to_a_dump(run: Runner) -> Said:

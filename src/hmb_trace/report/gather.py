@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from hmb_trace.catalog.model import Catalog
 from hmb_trace.dumps import sidecar as sidecars
+from hmb_trace.dumps.account import account, is_stream
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump
-from hmb_trace.dumps.knowledge import known_losses
 from hmb_trace.dumps.segments import Segment
 from hmb_trace.dumps.sidecar import Gap, Sidecar
 from hmb_trace.dumps.walker import BreakKind, SequenceBreak, Walker
@@ -156,7 +156,11 @@ class Gatherer:
             self._take(batch)
         self._skip_to(len(self.dump.segments))
         self.found.latencies.forget_open()
-        self.found.gaps_total, self.found.lost = known_losses(self.dump, self.found.walker)
+        walker = self.found.walker
+        self.found.gaps_total, self.found.lost = int(walker.gaps), int(walker.lost)
+        if not is_stream(self.dump):  # a pipe cannot be read again
+            told = account(self.dump)
+            self.found.gaps_total, self.found.lost = told.gaps, told.lost
         self.found.alerts += [f"{p.path}: {p.reason}" for p in self.dump.problems]
         return self.found
 
