@@ -306,7 +306,8 @@ def test_pack_p7_header_says_where_it_comes_from(tmp_path: Path) -> None:
     assert extra["device"]["serial"] == "S1"
     assert (extra["epoch"], extra["abi_version"], extra["complete"]) == (3, 1, False)
     assert (extra["first_seq"], extra["last_seq"], extra["records"]) == (5, 9, 2)
-    assert (extra["gaps"], extra["lost"], extra["sources"]) == (1, 2, ["x.bin"])
+    assert extra["account"]["lost"] == 3  # the rejects file, which held one of them, is gone
+    assert (extra["gaps"], extra["lost"], extra["sources"]) == (1, 3, ["x.bin"])
     assert len(extra["clock"]) == 1024
     assert (extra["clock"][0], extra["clock"][-1]) == ([0, 0, 3], [4999, 9998, 3])
     assert Catalog.from_dict(extra["catalog"]) == CATALOG

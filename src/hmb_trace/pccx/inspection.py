@@ -140,7 +140,7 @@ def _told(file: PccxFile, payload: Payload, path: str | os.PathLike[str]) -> dic
     carried = file.header.hmb_trace.get(ACCOUNT_KEY)
     if isinstance(carried, dict):
         account = Account.from_dict(carried)
-    elif payload.encoding == "raw" and payload.events is not None:
+    elif file.header.payload.encoding == "raw" and payload.events is not None:
         account = account_of(open_dump(os.fspath(path)))
     else:
         return {}
