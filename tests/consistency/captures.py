@@ -13,6 +13,7 @@ import xxhash
 
 from hmb_trace import testing
 from hmb_trace.dumps import rejects
+from hmb_trace.dumps import sidecar as sidecars
 from hmb_trace.dumps.sidecar import (
     ClockPair,
     ClockStep,
@@ -739,9 +740,7 @@ def compress(path: Path) -> Path:
 
 def retell(path: Path, **more: Any) -> None:
     """Change keys of a sidecar."""
-    from hmb_trace.dumps import sidecar
-
-    side = sidecar.load(sidecar_path(path))
+    side = sidecars.load(sidecar_path(path))
     for name, value in more.items():
         setattr(side, name, value)
     sidecar_path(path).write_bytes(side.encode())

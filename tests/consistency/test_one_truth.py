@@ -120,15 +120,15 @@ def by_gaps_json(run: Runner) -> Said:
 
 
 def by_decode(run: Runner) -> Said:
-    _, out, err = run.run("decode", "--partial", *run.inputs)
+    _, out, err = run.run("decode", "--partial", "--format", "csv", *run.inputs)
     said = of_line(err)
-    return Said(said.verdict, said.lost, len(out.splitlines()))
+    return Said(said.verdict, said.lost, len(out.splitlines()) - 1)
 
 
 def by_filter(run: Runner) -> Said:
-    _, out, err = run.run("filter", "--partial", "--cpu", "0", *run.inputs)
+    _, out, err = run.run("filter", "--partial", "--format", "csv", "--cpu", "0", *run.inputs)
     said = of_line(err)
-    return Said(said.verdict, said.lost, len(out.splitlines()))
+    return Said(said.verdict, said.lost, len(out.splitlines()) - 1)
 
 
 def by_filter_to_a_dump(run: Runner) -> Said:
@@ -156,6 +156,42 @@ def by_sql(run: Runner) -> Said:
     return Said(run.truth.verdict, int(json.loads(out)["lost"] or 0))
 
 
+def by_pack(run: Runner) -> Said:
+    """A .pccx carries the account of what was packed."""
+    out = run.folder.parent / "made.pccx"
+    run.run("pack", "--partial", *run.inputs, "-o", out)
+    found = json.loads(run.run("info", "--json", out)[1])
+    said = of_line(run.run("gaps", out)[1])
+    assert (found["verdict"], found["lost"]) == (said.verdict, said.lost)
+    return Said(
+        found["verdict"], found["lost"], kinds=frozenset(r["kind"] for r in found["reasons"])
+    )
+
+
+def by_convert(run: Runner) -> Said:
+    _, out, err = run.run("convert", "--partial", "--to", "csv", *run.inputs, "-o", "-")
+    said = of_line(err)
+    return Said(said.verdict, said.lost, len(out.splitlines()) - 1)
+
+
+def by_arrow(run: Runner) -> Said:
+    """The metadata of a Parquet file."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    out = run.folder.parent / "made.parquet"
+    run.run("convert", "--partial", *run.inputs, "-o", out)
+    text = parquet.read_schema(out).metadata[b"hmb_trace"]
+    found = json.loads(text)
+    account = found.get("account", found)
+    return Said(account["verdict"], account["lost"])
+
+
+def by_report(run: Runner) -> Said:
+    out = run.run("report", *run.inputs, "-o", "-")[1]
+    data = json.loads(re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', out, re.S)[1])  # type: ignore[index] # the page always has it
+    account = data["account"]
+    return Said(account["verdict"], account["lost"])
+
+
 def by_python(run: Runner) -> Said:
     return of_json(accounts.account(open_dumps(run.inputs)).as_dict())
 
@@ -163,6 +199,7 @@ def by_python(run: Runner) -> Said:
 COMMANDS: tuple[Callable[[Runner], Said], ...] = (
     *(by_info, by_info_deep, by_info_text, by_stats, by_stats_of_a_part, by_gaps, by_gaps_json),
     *(by_decode, by_filter, by_filter_to_a_dump, by_verify, by_sql, by_python),
+    *(by_pack, by_convert, by_arrow, by_report),
 )
 STRICT = (
     ("gaps", "--partial"),

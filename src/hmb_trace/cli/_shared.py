@@ -7,13 +7,11 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
 from hmb_trace.dumps.account import Account, Verdict
 from hmb_trace.dumps.dump import Dump
-from hmb_trace.dumps.sidecar import rejects_path, sidecar_path
 from hmb_trace.errors import EXIT_OK
 from hmb_trace.escapes import printable, printable_json
 
@@ -67,10 +65,8 @@ def inputs_of(files: Sequence[str], dump: Dump | None = None, *more: str | None)
 
     more: a catalog, for example; None: not given.
     """
-    segments = dump.segments if dump else ()
-    paths = [Path(name) for name in files] + [s.path for s in segments if s.path]
-    beside = [p for path in paths for p in (sidecar_path(path), rejects_path(path))]
-    return [*files, *map(str, paths), *map(str, beside), *(name for name in more if name)]
+    paths = dump.files() if dump else []
+    return [*files, *paths, *(name for name in more if name)]
 
 
 def close(found: Account, *, strict: bool = False, quiet: bool = False) -> int:

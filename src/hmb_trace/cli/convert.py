@@ -187,7 +187,8 @@ def _run(job: _Job, batches: Iterable[RecordBatch]) -> str:
     if job.target in ("csv", "jsonl"):
         listing = Listing(Style(job.target, job.clock), job.catalog)
         with output_file(job.output, inputs=job.inputs) as out:
-            return f"{write_listing(out, listing, batches, axis_of(job.clock, job.dump))} records"
+            shown = axis_of(job.clock, job.dump)
+            return f"{write_listing(out, listing, batches, shown, job.dump)} records"
     if job.target == "perfetto":
         return _to_perfetto(job, batches)
     return _to_arrow(job, batches)

@@ -15,6 +15,7 @@ from hmb_trace.cli._options import (
     CSV_SAFE,
     load_catalog,
     make_selection,
+    note_if_nothing,
     open_files,
     selection_options,
 )
@@ -33,7 +34,7 @@ from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump, open_dump
 from hmb_trace.dumps.follow import follow
 from hmb_trace.dumps.kinds import Kind, kind_of
-from hmb_trace.dumps.timeaxis import Axis, axis_of
+from hmb_trace.dumps.timeaxis import Axis, Places, axis_of
 from hmb_trace.errors import EXIT_OK, UsageError
 from hmb_trace.files import output_file
 from hmb_trace.text.listing import FORMATS, PAYLOADS, Listing, Style
@@ -99,7 +100,8 @@ def command(
     accountant = Accountant(dump)
     batches = selection.batches(dump, partial=partial, walker=accountant.walker)
     with output_file(output, inputs=inputs_of(files, dump, catalog_path)) as out:
-        write_listing(out, listing, limited(batches, limit), axis_of(clock, dump))
+        write_listing(out, listing, limited(batches, limit), axis_of(clock, dump), dump)
+    note_if_nothing(dump, selection, catalog)
     account = accountant.finish(read_on=limit is None)
     code = close(account, strict=strict, quiet=quiet)
     raise_problems(dump)
@@ -124,14 +126,14 @@ def decode_rejects(files: tuple[str, ...], output: str | None) -> int:
 
 
 def write_listing(
-    out: BinaryIO, listing: Listing, batches: Iterable[RecordBatch], axis: Axis
+    out: BinaryIO, listing: Listing, batches: Iterable[RecordBatch], axis: Axis, dump: Dump
 ) -> int:
     """Write heading and lines; returns the records written. Flushes before an error passes."""
-    count = 0
+    count, places = 0, Places(dump)
     out.write(listing.heading())
     try:
         for batch in batches:
-            for piece in listing.renderer.render(batch, axis(batch)):
+            for piece in listing.lines(batch, axis, places):
                 out.write(piece)
             count += len(batch)
             if len(batch) < _LIVE:
@@ -180,4 +182,5 @@ def follow_set(
     masked = ((batch, selection.mask(batch)) for batch in follow(directory))
     batches = (batch.select(mask) for batch, mask in masked if mask.any())
     with output_file(output) as out:
-        write_listing(out, listing, limited(batches, limit), axis_of(listing.style.clock, dump))
+        axis = axis_of(listing.style.clock, dump)
+        write_listing(out, listing, limited(batches, limit), axis, dump)

@@ -15,6 +15,7 @@ from hmb_trace.cli._options import (
     CSV_SAFE,
     load_catalog,
     make_selection,
+    note_if_nothing,
     selection_options,
 )
 from hmb_trace.cli._shared import (
@@ -97,7 +98,8 @@ def command(
             count = writer.records
         else:
             listing = Listing(Style(form, clock, csv_safe=csv_safe), catalog)
-            count = write_listing(out, listing, batches, axis_of(clock, dump))
+            count = write_listing(out, listing, batches, axis_of(clock, dump), dump)
+    note_if_nothing(dump, selection, catalog)
     account = accountant.finish()
     if output and output != "-":
         note(f"{output}: {count} records")

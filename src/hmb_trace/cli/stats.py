@@ -8,7 +8,13 @@ from typing import Any
 import click
 
 from hmb_trace.cli._events import event_file, print_event_statistics
-from hmb_trace.cli._options import CATALOG, load_catalog, make_selection, selection_options
+from hmb_trace.cli._options import (
+    CATALOG,
+    load_catalog,
+    make_selection,
+    note_if_nothing,
+    selection_options,
+)
 from hmb_trace.cli._shared import (
     FILES,
     JSON,
@@ -76,6 +82,9 @@ def command(
         print_json(made)
     else:
         _print(made, top)
+    selection.met.selected = found.counts.records
+    selection.met.opcodes = found.tally.opcode_records.astype("i8")
+    note_if_nothing(dump, selection, catalog)
     code = close(found.account, strict=strict, quiet=quiet)
     raise_problems(dump)
     return code

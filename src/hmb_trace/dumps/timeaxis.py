@@ -29,6 +29,7 @@ from hmb_trace.units import parse_duration
 
 CLOCKS = ("fw", "relative", "host")
 Times = npt.NDArray[np.int64]
+NO_VALUE = -(1 << 63)
 _LATEST = (1 << 63) - 1  # ns, of every axis but the firmware's
 
 
@@ -305,6 +306,38 @@ class RelativeAxis:
         rows = np.searchsorted(edges, batch.offset, side="right") if edges else 0
         shifted: Times = times + shifts[first + rows]
         return shifted
+
+
+class Places:
+    """The epoch and the host time of records, where they are known."""
+
+    def __init__(self, dump: Dump) -> None:
+        self._dump = dump
+        self._told: dict[int, ClockFacts | None] = {}
+        self._axis: HostAxis | None = None
+        self._looked = False
+
+    def epochs(self, batch: RecordBatch) -> Times:
+        """Numbers as the capture counts them; NO_VALUE where it does not say."""
+        index = batch.segment
+        if index not in self._told:
+            known = index < len(self._dump.segments)
+            self._told[index] = clock_facts(self._dump.segments[index]) if known else None
+        told = self._told[index]
+        epoch = NO_VALUE if told is None or told.epoch is None else told.epoch
+        found: Times = np.full(len(batch), epoch, "i8")
+        for step, number in zip(told.steps or (), told.numbers, strict=True) if told else ():
+            if number is not None:
+                found[batch.offset >= np.uint64(step.offset)] = number
+        return found
+
+    def host_ns(self, batch: RecordBatch) -> Times:
+        """Host times; NO_VALUE without clock pairs."""
+        if not self._looked:
+            self._looked = True
+            pieces = ClockPieces(self._dump)
+            self._axis = HostAxis(pieces) if pieces.known else None
+        return np.full(len(batch), NO_VALUE, "i8") if self._axis is None else self._axis(batch)
 
 
 def host_axis(dump: Dump) -> HostAxis:

@@ -218,7 +218,7 @@ def _no_progress(size: int) -> None:
 
 def _files(dump: Dump, paths: Sequence[Path]) -> list[Path]:
     """Everything that is read: a capture exists once, nothing may be put in its place."""
-    return [*paths, *(segment.path for segment in dump.segments if segment.path)]
+    return [*paths, *map(Path, dump.files())]
 
 
 def _header_to_keep(paths: Sequence[Path]) -> Header | None:
