@@ -355,14 +355,15 @@ static char *fixed(char *to, uint64_t value, int width)
 
 static void put_seconds(struct writer *w, const struct hmb_cell *cell, int64_t ns)
 {
-	uint64_t size = ns < 0 ? -(uint64_t)ns : (uint64_t)ns;
+	int negative = ns < 0 && !(cell->flags & HMB_CELL_UNSIGNED);
+	uint64_t size = negative ? -(uint64_t)ns : (uint64_t)ns;
 	char text[MAX_DIGITS];
 	char *point = text + 40;
 	char *from = decimal(point, size / NS_PER_S);
 
 	*point = '.';
 	fixed(point + 1, size % NS_PER_S, 9);
-	if (ns < 0)
+	if (negative)
 		*--from = '-';
 	put_aligned(w, cell, from, (uint64_t)(point + 10 - from));
 }
@@ -405,7 +406,19 @@ static void put_iso(struct writer *w, int64_t ns)
 
 static void put_time_ns(struct writer *w, const struct hmb_cell *cell, int64_t ns)
 {
-	put_number(w, cell, ns < 0 ? -(uint64_t)ns : (uint64_t)ns, ns < 0);
+	int negative = ns < 0 && !(cell->flags & HMB_CELL_UNSIGNED);
+
+	put_number(w, cell, negative ? -(uint64_t)ns : (uint64_t)ns, negative);
+}
+
+static void put_value(struct writer *w, const struct hmb_cell *cell, const struct row *row)
+{
+	int64_t value = row->render->values[cell->at * row->render->n + row->index];
+
+	if (value == INT64_MIN)
+		put(w, cell->text, cell->text_length);
+	else
+		put_number(w, cell, value < 0 ? -(uint64_t)value : (uint64_t)value, value < 0);
 }
 
 static void put_row_text(struct writer *w, const struct row *row)
@@ -469,6 +482,12 @@ static void put_cell(struct writer *w, const struct hmb_cell *cell, const struct
 		break;
 	case HMB_PUT_ROW_TEXT:
 		put_row_text(w, row);
+		break;
+	case HMB_PUT_VALUE:
+		put_value(w, cell, row);
+		break;
+	case HMB_PUT_FILE:
+		put(w, row->render->file, row->render->file_length);
 		break;
 	case HMB_PUT_MARK:
 		w->mark = w->at;

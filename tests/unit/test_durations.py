@@ -19,6 +19,7 @@ from hmb_trace.dumps.dump import Dump, open_dump
 from hmb_trace.pccx import PackOptions, pack
 from hmb_trace.query.durations import pair_name, pair_names
 from hmb_trace.query.pairing import Pairing
+from hmb_trace.query.select import Selection
 from hmb_trace.query.stats import gather
 from hmb_trace.report.gather import Gatherer
 from tests.conftest import require_module
@@ -119,7 +120,7 @@ def test_pairs_and_durations_are_the_same_everywhere(
 
 def test_perfetto_draws_no_slice_of_what_is_no_duration(tmp_path: Path) -> None:
     require_module("perfetto", "analysis")
-    from hmb_trace.exports.perfetto import PerfettoWriter
+    from hmb_trace.exports.perfetto import PerfettoWriter  # noqa: PLC0415 - needs the extra
 
     rows = [(0, 10, 1, 7), (5, 30, 2, 7), (6, 31, 3, 2**64 - 1), (7, 32, 1, 8), (8, 40, 2, 8)]
     writer = PerfettoWriter(io.BytesIO(), CATALOG)
@@ -130,8 +131,6 @@ def test_perfetto_draws_no_slice_of_what_is_no_duration(tmp_path: Path) -> None:
 
 
 def test_a_gap_in_records_that_are_not_selected_still_parts_a_pair(tmp_path: Path) -> None:
-    from hmb_trace.query.select import Selection
-
     rows = [(0, 10, 1, 7), (1, 11, 3, 1), (5, 20, 3, 1), (6, 30, 2, 7)]
     chosen = Selection(opcodes=frozenset({1, 2}))
     found = gather(dump_of(records(*rows)), catalog=CATALOG, selection=chosen)

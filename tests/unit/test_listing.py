@@ -9,6 +9,7 @@ import io
 import json
 import math
 import struct
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ import pytest
 from hmb_trace import testing
 from hmb_trace.catalog.model import Catalog
 from hmb_trace.dumps.batch import RecordBatch
-from hmb_trace.dumps.dump import open_dump
+from hmb_trace.dumps.dump import Dump, open_dump
+from hmb_trace.dumps.sidecar import ClockPair, Device, Sidecar, sidecar_path
+from hmb_trace.dumps.timeaxis import Places, firmware_axis
 from hmb_trace.errors import UsageError
 from hmb_trace.escapes import UNSAFE
 from hmb_trace.text.listing import Listing, Style
@@ -249,3 +252,59 @@ def test_bytes_in_csv_are_read_as_no_number() -> None:
     batch = batch_of(testing.record(0, b"\x12\xe5", opcode=1), testing.record(1, b"\0", opcode=1))
     made = lines(Style("csv", fields=["payload", "b", "message"]), batch, catalog)
     assert made == 'payload,b,message\nhex:12e5,"hex:12e5","b=12e5"\nhex:00,"","b=?"\n'
+
+
+def _two_epochs(folder: Path) -> Dump:
+    for number in (1, 2):
+        path = folder / f"dev-{number:06d}-20260101T000000Z.bin"
+        path.write_bytes(testing.dump(testing.record(i, ts_ns=10**9 + i) for i in range(2)))
+        pair = ClockPair(ts_ns=10**9, host_ns=1_700_000_000_000_000_000 + number)
+        known = Sidecar(
+            segment=path.name,
+            number=number,
+            label="dev",
+            device=Device(path="x"),
+            bytes=64,
+            records=2,
+            epoch=number - 1,
+            first_seq=0,
+            last_seq=1,
+            first_ts_ns=10**9,
+            last_ts_ns=10**9 + 1,
+            clock=[pair],
+        )
+        sidecar_path(path).write_bytes(known.encode())
+    return open_dump(folder)
+
+
+def _listed(dump: Dump, style: Style) -> str:
+    listing, places = Listing(style), Places(dump)
+    parts = [bytes(p) for b in dump.batches() for p in listing.lines(b, firmware_axis, places)]
+    return (listing.heading() + b"".join(parts)).decode()
+
+
+def test_an_epoch_has_a_line_of_its_own_and_columns_r16(tmp_path: Path) -> None:
+    dump = _two_epochs(tmp_path)
+    text = _listed(dump, Style("text", payload="none")).splitlines()
+    assert len(text) == 5
+    assert text[2].startswith("---- epoch 1 begins (")
+    assert text[2].endswith("1.000000001 -> 1.000000000 ----")
+    rows = [json.loads(line) for line in _listed(dump, Style("jsonl")).splitlines()]
+    assert [row.get("kind") for row in rows] == [None, None, "epoch", None, None]
+    assert (rows[2]["epoch"], rows[2]["offset"]) == (1, 0)
+    made = _listed(dump, Style("csv", fields=["seq", "epoch", "host_ns", "file"]))
+    found = list(csv.DictReader(io.StringIO(made)))
+    assert [row["epoch"] for row in found] == ["0", "0", "1", "1"]
+    assert [row["host_ns"][-1] for row in found] == ["1", "2", "2", "3"]
+    assert [Path(row["file"]).name[:10] for row in found] == ["dev-000001"] * 2 + ["dev-000002"] * 2
+
+
+def test_what_is_not_known_is_empty_and_times_have_64_bits_r13(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(testing.record(0, ts_ns=2**64 - 1))
+    dump = open_dump(path)
+    made = _listed(dump, Style("csv", fields=["time", "epoch", "host_ns"]))
+    assert made == "time,epoch,host_ns\n18446744073709551615,,\n"
+    made = _listed(dump, Style("jsonl", fields=["time", "epoch"]))
+    assert json.loads(made) == {"time": 2**64 - 1, "epoch": None}
+    assert _listed(dump, Style("text")).startswith("18446744073.709551615")

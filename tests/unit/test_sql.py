@@ -16,6 +16,7 @@ import pytest
 from hmb_trace import testing
 from hmb_trace.cli import main
 from tests.conftest import program, require_module
+from tests.integration.test_memory import make_dump
 
 _CATALOG = """
 name = "c"
@@ -158,9 +159,8 @@ def test_errors_are_one_short_line(
     dump: list[str],
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(Path(dump[0]).parent)
     assert main(["sql", query, *dump]) == 2
     err = capfd.readouterr().err
     assert says in err
@@ -184,8 +184,6 @@ def test_percentiles_of_millions_and_a_limit_of_memory(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     require_module("duckdb", "analysis")
-    from tests.integration.test_memory import make_dump
-
     make_dump(tmp_path / "d.bin", 2_000_000)
     path = str(tmp_path / "d.bin")
     assert ask(capfd, "select quantile_cont(seq, 0.5) q from trace", path) == [{"q": 999999.5}]

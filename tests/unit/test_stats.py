@@ -12,8 +12,8 @@ import pytest
 from hmb_trace import testing
 from hmb_trace.catalog.model import Catalog
 from hmb_trace.dumps.dump import open_dump
-from hmb_trace.query.select import Selection
 from hmb_trace.query.histogram import LogHistogram
+from hmb_trace.query.select import Selection
 from hmb_trace.query.stats import as_json, gather, log2_bucket
 
 CATALOG = Catalog.from_dict(

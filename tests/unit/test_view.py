@@ -11,6 +11,7 @@ import pytest
 
 from hmb_trace import testing
 from hmb_trace.cli import main
+from hmb_trace.dumps.account import account
 from hmb_trace.dumps.dump import DumpError, open_dump
 from hmb_trace.dumps.timeaxis import firmware_axis
 from hmb_trace.query.expression import Expression
@@ -75,6 +76,18 @@ def test_index_finds_sequence_numbers_and_moments(tmp_path: Path) -> None:
         (10**12, index.count - 1),
     ):
         assert index.number_of_time(ts_ns) == number
+
+
+def test_notes_beside_records_say_what_is_missing(tmp_path: Path) -> None:
+    require_module("textual", "ui")
+    from hmb_trace.view.viewer import notes_of  # noqa: PLC0415 - needs the extra
+
+    path = tmp_path / "a.bin"
+    times = [(0, 5 * 10**9), (1, 5 * 10**9), (9, 6 * 10**9), (10, 10**9)]
+    path.write_bytes(testing.dump(testing.record(seq, ts_ns=ts) for seq, ts in times))
+    notes = notes_of(account(open_dump(path)))
+    assert notes[0, 64].startswith("7 lost before (")
+    assert notes[0, 96] == "the clock was set: 6000000000 -> 1000000000 ns"
 
 
 def drive(path: Path, keys: list[str]) -> dict[str, Any]:

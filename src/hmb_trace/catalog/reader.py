@@ -104,6 +104,8 @@ def _enum(table: _Table) -> dict[int, str]:
             ) from None
         if not isinstance(label, str):
             raise child.wrong(key, label, "a string")
+        if value in labels:
+            raise child.error(key, f"is {value} again, which is {labels[value]!r} already")
         labels[value] = label
     return labels
 
@@ -255,7 +257,11 @@ class _Pairs:
         for event in self.events.values():
             if event.pair:
                 self._add(partners, event)
-        return {o: replace(e, pair=partners.get(e.name, "")) for o, e in self.events.items()}
+        named = {o: partners.get(e.name, "") for o, e in self.events.items()}
+        return {
+            o: e if e.pair == named[o] else replace(e, pair=named[o])
+            for o, e in self.events.items()
+        }
 
     def _add(self, partners: dict[str, str], event: Event) -> None:
         table, other = self.tables[event.opcode], self.by_name.get(event.pair)

@@ -7,14 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
+import numpy as np
 
 from hmb_trace.catalog.lookup import remembered, warn_if_other_build
 from hmb_trace.catalog.model import Catalog
+from hmb_trace.cli._shared import note
 from hmb_trace.dumps.dump import Dump, open_dumps
 from hmb_trace.dumps.kinds import Kind, kind_of
 from hmb_trace.dumps.segments import Segment
 from hmb_trace.dumps.timeaxis import CLOCKS
 from hmb_trace.errors import HmbTraceError
+from hmb_trace.query.coverage import covers, total_records
 from hmb_trace.query.expression import Expression
 from hmb_trace.query.select import (
     Selection,
@@ -154,3 +157,19 @@ def make_selection(dump: Dump, catalog: Catalog | None, chosen: dict[str, Any]) 
         windows=windows,
         where=[Expression(text, catalog) for text in chosen["where"]],
     )
+
+
+def note_if_nothing(dump: Dump, selection: Selection, catalog: Catalog | None = None) -> None:
+    """Say on stderr that no record was selected, or that the catalog knows no opcode of them."""
+    met = selection.met
+    if not met.selected:
+        if not selection.is_everything:
+            covered = covers(dump)
+            note(f"0 of {total_records(dump, met.records):,} records{covered}")
+        return
+    used = np.flatnonzero(met.opcodes)
+    if catalog is not None and not any(int(opcode) in catalog.events for opcode in used):
+        note(
+            f"catalog {catalog.name} fits 0 of {len(used)} opcodes; it is for other firmware, or "
+            "the dump is none of events"
+        )

@@ -17,10 +17,17 @@ from hmb_trace.cli._options import (
     CSV_SAFE,
     load_catalog,
     make_selection,
+    note_if_nothing,
     open_files,
     selection_options,
 )
-from hmb_trace.cli._shared import PARTIAL, json_line, notes_to_stderr, raise_problems, table
+from hmb_trace.cli._shared import (
+    PARTIAL,
+    json_line,
+    notes_to_stderr,
+    raise_problems,
+    table,
+)
 from hmb_trace.commandline import SIZE
 from hmb_trace.escapes import printable
 from hmb_trace.query.sql import Session
@@ -91,6 +98,8 @@ def command(
             _print_csv(names, session, result, safe=csv_safe)
         else:
             (_print_json if form == "json" else _print_table)(names, session, result)
+    if selection.met.records:  # a query need not read any
+        note_if_nothing(session.dump, selection)
     raise_problems(session.dump)
 
 

@@ -22,12 +22,14 @@ from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.clocks import ClockFacts, clock_facts
 from hmb_trace.dumps.dump import Dump, Span
 from hmb_trace.dumps.kinds import Kind
+from hmb_trace.dumps.packaged import CLOCKS_KEY, Packaged
 from hmb_trace.dumps.sidecar import ClockPair
 from hmb_trace.errors import UsageError
 from hmb_trace.units import parse_duration
 
 CLOCKS = ("fw", "relative", "host")
 Times = npt.NDArray[np.int64]
+NO_VALUE = -(1 << 63)
 _LATEST = (1 << 63) - 1  # ns, of every axis but the firmware's
 
 
@@ -128,6 +130,10 @@ class ClockPieces:
 
     def _take(self, dump: Dump, index: int, told: ClockFacts) -> None:
         """Pairs and steps of one file."""
+        package = dump.segments[index].packaged
+        if package and CLOCKS_KEY in package.about:
+            self._take_packaged(package)
+            return
         if told.steps is None and _goes_back(told.pairs):
             # An older daemon did not look for steps; its pairs show that there is one.
             spans = [Span(index)]
@@ -147,6 +153,14 @@ class ClockPieces:
             # Without a pair the start of the segment is what is known of the host's clock.
             pair = ClockPair(ts_ns=told.first_ts_ns, host_ns=told.started_ns)
             self._starts.setdefault(id(self._pieces[-1]), pair)
+
+    def _take_packaged(self, package: Packaged) -> None:
+        """What the header of a .pccx says of the clocks in its payload."""
+        for number, clock in enumerate(package.clocks()):
+            piece = self._pieces[-1] if not number else self._new(clock.first_ts_ns)
+            piece.pairs += clock.pairs
+            if number:
+                self.of_segment[-1].append(Stretch(clock.offset, piece))
 
     def _complete(self) -> None:
         """Every piece gets a pair: its segment's start, or else the piece before goes on."""
@@ -292,6 +306,38 @@ class RelativeAxis:
         rows = np.searchsorted(edges, batch.offset, side="right") if edges else 0
         shifted: Times = times + shifts[first + rows]
         return shifted
+
+
+class Places:
+    """The epoch and the host time of records, where they are known."""
+
+    def __init__(self, dump: Dump) -> None:
+        self._dump = dump
+        self._told: dict[int, ClockFacts | None] = {}
+        self._axis: HostAxis | None = None
+        self._looked = False
+
+    def epochs(self, batch: RecordBatch) -> Times:
+        """Numbers as the capture counts them; NO_VALUE where it does not say."""
+        index = batch.segment
+        if index not in self._told:
+            known = index < len(self._dump.segments)
+            self._told[index] = clock_facts(self._dump.segments[index]) if known else None
+        told = self._told[index]
+        epoch = NO_VALUE if told is None or told.epoch is None else told.epoch
+        found: Times = np.full(len(batch), epoch, "i8")
+        for step, number in zip(told.steps or (), told.numbers, strict=True) if told else ():
+            if number is not None:
+                found[batch.offset >= np.uint64(step.offset)] = number
+        return found
+
+    def host_ns(self, batch: RecordBatch) -> Times:
+        """Host times; NO_VALUE without clock pairs."""
+        if not self._looked:
+            self._looked = True
+            pieces = ClockPieces(self._dump)
+            self._axis = HostAxis(pieces) if pieces.known else None
+        return np.full(len(batch), NO_VALUE, "i8") if self._axis is None else self._axis(batch)
 
 
 def host_axis(dump: Dump) -> HostAxis:

@@ -49,6 +49,28 @@ class Window:
 
 
 @dataclass
+class Met:
+    """What a pass met.
+
+    Attributes:
+        records: those looked at.
+        selected: those that met the conditions.
+        opcodes: how many of each were selected.
+    """
+
+    records: int = 0
+    selected: int = 0
+    opcodes: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(1 << 16, np.int64))
+
+    def add(self, records: int, batch: RecordBatch) -> None:
+        """Count a batch, as far as it was selected."""
+        self.records += records
+        self.selected += len(batch)
+        found = np.bincount(batch.opcode)
+        self.opcodes[: len(found)] += found
+
+
+@dataclass
 class Selection:
     """Conditions that a record must meet; None and empty: any.
 
@@ -66,6 +88,7 @@ class Selection:
     time: Range | None = None
     where: list[Expression] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
+    met: Met = field(default_factory=Met, compare=False)
 
     @property
     def is_everything(self) -> bool:
@@ -109,16 +132,22 @@ class Selection:
         not read where a sidecar's index allows it. Raises as Dump.batches."""
         spans = self.spans(dump)
         left_out: list[RecordBatch] = []
+        everything = self.is_everything
+        self.met = Met()
         for batch in dump.batches(max_bytes, partial=partial, walker=walker, spans=spans):
-            if self.is_everything:
+            if everything:
+                self.met.add(len(batch), batch)
                 yield batch
                 continue
             mask = self.mask(batch)
             if mask.any():
                 found = batch if mask.all() else batch.select(mask)
+                self.met.add(len(batch), found)
                 yield found.after(left_out)
                 left_out = []
-            elif len(batch.cuts):
+                continue
+            self.met.records += len(batch)
+            if len(batch.cuts):
                 left_out.append(batch)
 
 

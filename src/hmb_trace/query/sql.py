@@ -19,9 +19,10 @@ from types import TracebackType
 from typing import Any
 
 from hmb_trace.catalog.model import Catalog, Event
+from hmb_trace.dumps.account import account
 from hmb_trace.dumps.dump import Dump
 from hmb_trace.dumps.kinds import Kind, kind_of
-from hmb_trace.dumps.knowledge import Loss, losses
+from hmb_trace.dumps.places import UNVERIFIED_KINDS
 from hmb_trace.dumps.segments import Segment
 from hmb_trace.errors import HmbTraceError, MissingExtraError, UsageError
 from hmb_trace.exports.arrow import ArrowMaker, pyarrow
@@ -211,7 +212,11 @@ class Session:
             raise
 
     def _gaps(self) -> list[dict[str, Any]]:
-        return [loss.as_dict() for loss in losses(self.dump, partial=True)]
+        return [
+            place.as_dict()
+            for place in account(self.dump).rows()
+            if place.kind not in UNVERIFIED_KINDS  # those tell of a file and not of a place
+        ]
 
     def close(self) -> None:
         """Drop everything, temporary files too."""
@@ -276,12 +281,21 @@ def _table_names(catalog: Catalog | None) -> dict[str, Event]:
     return found
 
 
+_GAP_COLUMNS = {
+    "file": "string",
+    "offset": "uint64",
+    "kind": "string",
+    "epoch": "int64",
+    "seq_before": "uint32",
+    "seq_after": "uint32",
+    "lost": "int64",
+    "rejected": "int64",
+    "ts_ns": "uint64",
+    "host_ns": "int64",
+    "text": "string",
+}
+
+
 def _gaps_schema() -> Any:
     pa = pyarrow()
-    kinds = {
-        **dict.fromkeys(("file", "kind", "cause"), pa.string()),
-        **dict.fromkeys(("offset", "ts_ns"), pa.uint64()),
-        **dict.fromkeys(("seq_before", "seq_after"), pa.uint32()),
-        **dict.fromkeys(("lost", "rejected", "host_ns"), pa.int64()),
-    }
-    return pa.schema([(name, kinds[name]) for name in Loss.__slots__])
+    return pa.schema([(name, getattr(pa, kind)()) for name, kind in _GAP_COLUMNS.items()])

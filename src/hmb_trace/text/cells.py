@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,13 +18,14 @@ from hmb_trace.layout import RECORD_HDR_DTYPE, RECORD_HDR_SIZE
 _CHUNK = 1 << 20
 _OPCODES = 1 << 16
 
-ALT, ZERO, UPPER, LEFT, JSON_FLOAT, HEX_MARK = (
+ALT, ZERO, UPPER, LEFT, JSON_FLOAT, HEX_MARK, UNSIGNED = (
     lib.HMB_CELL_ALT,
     lib.HMB_CELL_ZERO,
     lib.HMB_CELL_UPPER,
     lib.HMB_CELL_LEFT,
     lib.HMB_CELL_JSON_FLOAT,
     lib.HMB_CELL_HEX_MARK,
+    lib.HMB_CELL_UNSIGNED,
 )
 ESCAPE_TEXT, ESCAPE_JSON, ESCAPE_CSV = (
     lib.HMB_ESCAPE_TEXT,
@@ -86,35 +87,61 @@ Program = Sequence[Cell]
 RowText = Callable[[RecordBatch, int], str]
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """How the records of one opcode are shown.
+
+    Attributes:
+        row_text: makes the text of a ROW_TEXT cell, for what cells cannot do.
+    """
+
+    program: Program
+    row_text: RowText | None = None
+
+
 class Renderer:
-    """Runs programs over batches.
+    """Runs programs over batches; they are made when an opcode turns up.
 
     Args:
-        programs: opcode to program.
+        opcodes: those with a program of their own.
+        make: gives it.
         other: the program of every other opcode.
-        row_text: opcode to a function that makes the text of a ROW_TEXT cell, for what
-            cells cannot do.
         trim: no spaces before a line's end.
     """
 
     def __init__(
         self,
-        programs: Mapping[int, Program],
+        opcodes: Iterable[int],
+        make: Callable[[int], Line],
         other: Program,
-        row_text: Mapping[int, RowText] | None = None,
         *,
         trim: bool = False,
     ) -> None:
         self._trim = trim
         self._keep: list[Any] = []
-        self._row_text = row_text or {}
+        self._make = make
+        self._waiting = np.zeros(_OPCODES, bool)
+        self._waiting[list(opcodes)] = True
+        self._row_text: dict[int, RowText] = {}
         self._program_of = np.zeros(_OPCODES, "u2")
-        self._programs = ffi.new("struct hmb_program[]", 1 + len(programs))
+        self._programs = ffi.new("struct hmb_program[]", 1 + int(self._waiting.sum()))
+        self._made = 0
         self._set(0, other)
-        for index, (opcode, program) in enumerate(programs.items(), 1):
-            self._program_of[opcode] = index
-            self._set(index, program)
         self._out = bytearray(_CHUNK)
+
+    def _learn(self, batch: RecordBatch) -> None:
+        """Make the programs that a batch needs."""
+        met = np.zeros(_OPCODES, bool)
+        met[batch.opcode] = True
+        for opcode in np.flatnonzero(met & self._waiting).tolist():
+            line = self._make(opcode)
+            # When every opcode has one, the last can take the place of `other`.
+            self._made = (self._made + 1) % _OPCODES
+            self._program_of[opcode] = self._made
+            self._set(self._made, line.program)
+            if line.row_text is not None:
+                self._row_text[opcode] = line.row_text
+            self._waiting[opcode] = False
 
     def _set(self, index: int, program: Program) -> None:
         cells = ffi.new("struct hmb_cell[]", [self._c_cell(cell) for cell in program])
@@ -150,13 +177,20 @@ class Renderer:
         return made, len(data)
 
     def render(
-        self, batch: RecordBatch, times: npt.NDArray[np.int64] | None = None
+        self,
+        batch: RecordBatch,
+        times: npt.NDArray[np.int64] | None = None,
+        values: Sequence[npt.NDArray[np.int64]] = (),
+        file: str = "",
     ) -> Iterator[memoryview]:
         """Whole lines, piece by piece; each piece is valid until the next is asked for.
 
         Args:
             times: one per row, for time cells; None: the batch's ts_ns.
+            values: one per row, for each column of value cells; NO_VALUE: there is none.
+            file: for file cells, escaped.
         """
+        self._learn(batch)
         offsets = np.ascontiguousarray(batch.offset)
         clock = np.ascontiguousarray(batch.ts_ns.view("i8") if times is None else times, "i8")
         text, begins = self._texts(batch)
@@ -166,6 +200,11 @@ class Renderer:
         job.offsets, job.trim = pointer(offsets), self._trim
         job.times = ffi.cast("int64_t *", clock.ctypes.data)
         job.program_of, job.programs = pointer(self._program_of), self._programs
+        columns = np.ascontiguousarray(np.concatenate([np.empty(0, "i8"), *values]), "i8")
+        name = file.encode("utf-8", "replace")
+        held = ffi.from_buffer("char[]", name)
+        job.values, job.file = ffi.cast("int64_t *", columns.ctypes.data), held
+        job.file_length = len(name)
         row_text = ffi.from_buffer("char[]", text)
         job.row_text, job.row_begin = row_text, pointer(begins)
         while job.next < job.n:

@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from hmb_trace._core import lib
 from hmb_trace.catalog.columns import payload_columns
 from hmb_trace.catalog.model import Catalog, Event, Field
-from hmb_trace.dumps.batch import RecordBatch
+from hmb_trace.dumps.batch import ClockCut, RecordBatch
+from hmb_trace.dumps.timeaxis import NO_VALUE, Axis, Places
 from hmb_trace.errors import UsageError
+from hmb_trace.escapes import printable_json
 from hmb_trace.layout import RecordFlag
 from hmb_trace.text.cells import (
     ALT,
@@ -19,8 +23,10 @@ from hmb_trace.text.cells import (
     ESCAPE_JSON,
     ESCAPE_TEXT,
     LEFT,
+    UNSIGNED,
     ZERO,
     Cell,
+    Line,
     Renderer,
     RowText,
     guarded,
@@ -33,7 +39,8 @@ from hmb_trace.text.message import escape, field_cell, message_cells
 FORMATS = ("text", "csv", "jsonl")
 PAYLOADS = ("auto", "message", "fields", "hex", "none")
 HEADER_COLUMNS = ("seq", "ts_ns", "opcode", "cpu", "flags", "payload_len")
-COLUMNS = ("offset", "time", *HEADER_COLUMNS, "name", "payload", "message")
+PLACE_COLUMNS = ("epoch", "host_ns", "file")
+COLUMNS = ("offset", "time", *HEADER_COLUMNS, "name", "payload", "message", *PLACE_COLUMNS)
 _ESCAPES = {"text": ESCAPE_TEXT, "csv": ESCAPE_CSV, "jsonl": ESCAPE_JSON}
 _QUOTE = literal('"')
 _NAME_WIDTH = 20
@@ -72,14 +79,57 @@ class Listing:
         self._how = _ESCAPES[style.format]
         self._payload_columns = {c.name: c for c in payload_columns(catalog or ())}
         self.columns = self._wanted()
-        events = {event.opcode: event for event in catalog or ()}
-        programs = {opcode: self._program(event) for opcode, event in events.items()}
-        by_hand = [o for o, cells in programs.items() if _needs_row_text(cells)]
         self.renderer = Renderer(
-            programs,
+            catalog.events if catalog else (),
+            self._line,
             self._program(None),
-            {o: self._row_text(events[o]) for o in by_hand},
             trim=style.format == "text",
+        )
+
+    def _line(self, opcode: int) -> Line:
+        assert self.catalog is not None
+        event = self.catalog.events[opcode]
+        cells = self._program(event)
+        return Line(cells, self._row_text(event) if _needs_row_text(cells) else None)
+
+    def lines(self, batch: RecordBatch, axis: Axis, places: Places) -> Iterator[memoryview | bytes]:
+        """Whole lines, and one more where another epoch or clock begins; see Renderer.render.
+
+        CSV has no such line: all its rows have the same columns, `epoch` among them if asked for.
+        """
+        edges = np.searchsorted(batch.offset, [step.offset for step in batch.steps]).tolist()
+        for begin, end, step in zip(
+            [0, *edges], [*edges, len(batch)], [None, *batch.steps], strict=True
+        ):
+            part = batch.select(slice(begin, end)) if edges else batch
+            if not len(part):
+                continue
+            if step is not None and self.style.format != "csv":
+                yield self._step_line(step, part, places)
+            needed = bool(set(self.columns) & set(PLACE_COLUMNS))
+            values = (places.epochs(part), places.host_ns(part)) if needed else ()
+            file = escape(part.path, self._how)
+            yield from self.renderer.render(part, axis(part), values, file)
+
+    def _step_line(self, step: ClockCut, part: RecordBatch, places: Places) -> bytes:
+        number = int(places.epochs(part)[0])
+        what = {
+            "kind": "epoch" if step.epoch else "clock",
+            "epoch": None if number == NO_VALUE else number,
+            "file": part.path,
+            "offset": step.offset,
+            "ts_before": step.ts_before,
+            "ts_after": step.ts_after,
+        }
+        if self.style.format == "jsonl":
+            return (printable_json(json.dumps(what, ensure_ascii=False)) + "\n").encode(
+                "utf-8", "replace"
+            )
+        epoch = "a new epoch" if number == NO_VALUE else f"epoch {number}"
+        head = f"{epoch} begins" if step.epoch else "clock step"
+        times = f"{step.ts_before / 1e9:.9f} -> {step.ts_after / 1e9:.9f}"
+        return f"---- {head} ({escape(part.path, self._how)}): {times} ----\n".encode(
+            "utf-8", "replace"
         )
 
     def heading(self) -> bytes:
@@ -208,10 +258,13 @@ class Listing:
             return self._message(event) if event else [self._payload_hex()]
         if name in HEADER_COLUMNS:
             return [header(name)]
+        if name in ("epoch", "host_ns"):
+            return [Cell(lib.HMB_PUT_VALUE, PLACE_COLUMNS.index(name), text=missing)]
         if name in COLUMNS:
             return [
                 {
                     "offset": lambda: Cell(lib.HMB_PUT_OFFSET),
+                    "file": lambda: Cell(lib.HMB_PUT_FILE),
                     "time": self._time,
                     "name": lambda: self._name(event),
                     "payload": self._payload_hex,
@@ -225,7 +278,7 @@ class Listing:
 
     def _is_text(self, name: str, event: Event | None) -> bool:
         """Whether the value stands in quotes."""
-        if name in ("name", "message", "payload"):
+        if name in ("name", "message", "payload", "file"):
             return self.style.format == "jsonl" or name != "payload"
         if name == "time":
             return self.style.clock == "host" and self.style.format == "jsonl"
@@ -258,8 +311,13 @@ class Listing:
         if self.style.clock == "host":
             return Cell(lib.HMB_PUT_ISO)
         if self.style.format == "text":
-            return Cell(lib.HMB_PUT_SECONDS, min_width=16)
-        return Cell(lib.HMB_PUT_NS)
+            return Cell(lib.HMB_PUT_SECONDS, min_width=16, flags=self._unsigned)
+        return Cell(lib.HMB_PUT_NS, flags=self._unsigned)
+
+    @property
+    def _unsigned(self) -> int:
+        """The firmware's own clock begins at 0 and uses all 64 bits."""
+        return UNSIGNED if self.style.clock == "fw" else 0
 
     def _payload_hex(self) -> Cell:
         return payload_hex(marked=self._how == ESCAPE_CSV)

@@ -37,7 +37,13 @@ class RecordIndex:
         done: whether the whole dump has been looked at.
     """
 
-    def __init__(self, dump: Dump, selection: Selection | None = None) -> None:
+    def __init__(
+        self,
+        dump: Dump,
+        selection: Selection | None = None,
+        on_batch: Callable[[RecordBatch], object] | None = None,
+    ) -> None:
+        self._on_batch = on_batch  # called with everything that is read to be numbered
         self.dump = dump
         self.selection = selection or Selection()
         self.count = 0
@@ -62,6 +68,8 @@ class RecordIndex:
             for batch in self.dump.batches(_PIECE, walker=self._walker, spans=spans):
                 if not goes_on():
                     return
+                if self._on_batch:
+                    self._on_batch(batch)
                 found = batch
                 if not self.selection.is_everything:
                     found = batch.select(self.selection.mask(batch))

@@ -19,11 +19,14 @@ from textual.strip import Strip
 from textual.widgets import Footer, Input, Static
 
 from hmb_trace.catalog.model import Catalog
+from hmb_trace.dumps.account import Account, account
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump
-from hmb_trace.dumps.timeaxis import Axis
+from hmb_trace.dumps.places import Place
+from hmb_trace.dumps.timeaxis import Axis, RelativeAxis
 from hmb_trace.dumps.walker import BreakKind
 from hmb_trace.errors import HmbTraceError, UsageError
+from hmb_trace.escapes import printable
 from hmb_trace.layout import RecordFlag
 from hmb_trace.query.expression import Expression
 from hmb_trace.query.select import Selection, parse_time
@@ -45,6 +48,7 @@ class RecordList(ScrollView, can_focus=True, inherit_bindings=False):
         self.index = index
         self._listing = listing
         self._axis = axis
+        self.notes: dict[tuple[int, int], str] = {}  # by file and offset: what is missing there
         self._lines: dict[int, str] = {}
         self._columns = 80
 
@@ -84,7 +88,10 @@ class RecordList(ScrollView, can_focus=True, inherit_bindings=False):
         for batch in self.index.rows(first, _PAGES_AT_ONCE):
             pieces = self._listing.renderer.render(batch, self._axis(batch))
             text = b"".join(bytes(piece) for piece in pieces).decode("utf-8", "replace")
-            for line in text.splitlines():
+            # Only "\n" ends a line: every other separator was escaped.
+            for row, plain in enumerate(text.removesuffix("\n").split("\n")):
+                note = self.notes.get((batch.segment, int(batch.offset[row])))
+                line = f"{plain}   <- {note}" if note else plain
                 self._lines[at] = line
                 self._columns = max(self._columns, len(line))
                 at += 1
@@ -144,6 +151,28 @@ def hex_lines(data: bytes) -> list[str]:
     return lines
 
 
+def notes_of(found: Account) -> dict[tuple[int, int], str]:
+    """What to write beside records, by file and offset: losses, epochs and clock steps."""
+    notes: dict[tuple[int, int], list[str]] = {}
+    for place in found.places:
+        if place.offset is not None:
+            notes.setdefault((place.segment, place.offset), []).append(_place_note(place))
+    for step in found.clock_steps:
+        text = f"the clock was set: {step.ts_before} -> {step.ts_after} ns"
+        notes.setdefault((step.segment, step.offset), []).append(text)
+    for epoch in found.epochs[1:]:
+        name = "a new epoch" if epoch.number is None else f"epoch {epoch.number}"
+        notes.setdefault((epoch.segment, epoch.offset), []).append(f"{name} begins")
+    return {place: "; ".join(texts) for place, texts in notes.items()}
+
+
+def _place_note(place: Place) -> str:
+    lost = ">=1 lost" if place.lost is None else f"{place.lost:,} lost" if place.lost else ""
+    rejected = f"{place.rejected:,} rejected" if place.rejected else ""
+    parts = ", ".join(part for part in (lost, rejected) if part)
+    return printable(f"{parts} before ({place.kind})" if parts else place.kind)
+
+
 class Viewer(App[None]):
     """Scroll, search and inspect."""
 
@@ -178,12 +207,15 @@ class Viewer(App[None]):
         self._dump = dump
         self._catalog = listing.catalog
         self._base = selection or Selection()
-        self._index = RecordIndex(dump, self._base)
+        # An axis that goes on over epochs has to know them in the order of the dump.
+        self._on_batch = axis.learn if isinstance(axis, RelativeAxis) else None
+        self._index = RecordIndex(dump, self._base, self._on_batch)
         self._list = RecordList(self._index, listing, axis)
         # Held here: a last tick may come while the screen is being taken down.
         self._status = Static(id="status", markup=False)
         self._record = Static(id="record", markup=False)
         self._problem = ""
+        self._stale = False  # the lines are to be made anew
         self._where = ""
         self._going = False  # what the prompt asks for: a place, or else a condition
 
@@ -210,11 +242,14 @@ class Viewer(App[None]):
     def _build(self, index: RecordIndex) -> None:
         try:
             index.build(lambda: index is self._index)
+            self._list.notes = notes_of(account(self._dump))
         except HmbTraceError as error:
             self._problem = str(error)
+        self._stale = True
 
     def _tick(self) -> None:
-        if self._list.virtual_size.height != max(self._index.count, 1):
+        if self._stale or self._list.virtual_size.height != max(self._index.count, 1):
+            self._stale = False
             self._list.refill()
             self._show_record()
         state = "" if self._index.done else "  reading ..."
@@ -314,5 +349,6 @@ class Viewer(App[None]):
             RecordIndex(
                 self._dump,
                 replace(base, where=[*base.where, *where]),
+                self._on_batch,
             )
         )
