@@ -13,6 +13,8 @@ enum hmb_put {
 	HMB_PUT_NS, /* times[row] as it is */
 	HMB_PUT_OFFSET, /* of the record in its dump */
 	HMB_PUT_ROW_TEXT, /* row_text[row_begin[row] .. row_begin[row + 1]] as it is */
+	HMB_PUT_VALUE, /* values[at * n + row]; INT64_MIN: `text` instead */
+	HMB_PUT_FILE, /* file, as it is */
 	HMB_PUT_MARK, /* nothing: the text begins here that HMB_PUT_GUARD looks at */
 	HMB_PUT_GUARD, /* an apostrophe before that text if it looks like a formula */
 };
@@ -29,6 +31,7 @@ enum hmb_cell_flags {
 	HMB_CELL_UPPER = 4,
 	HMB_CELL_LEFT = 8, /* fill behind, not before */
 	HMB_CELL_JSON_FLOAT = 16, /* null for what JSON has no number for */
+	HMB_CELL_UNSIGNED = 64, /* times[row] has no sign */
 	HMB_CELL_HEX_MARK = 32, /* hex: before the digits, so that they are read as no number */
 };
 
@@ -79,7 +82,9 @@ struct hmb_render {
 	uint64_t out_cap;
 	uint64_t out_len; /* bytes written by this call */
 	uint32_t trim; /* 1: no spaces before a line's end */
-	uint32_t pad;
+	uint32_t file_length;
+	const int64_t *values; /* n for each column of HMB_PUT_VALUE, column by column */
+	const char *file; /* for HMB_PUT_FILE */
 };
 
 /* Render whole lines until all rows are done or `out` is full; 0, or -ENOSPC if not even one fits. */
