@@ -7,6 +7,7 @@ import errno
 import mmap
 import os
 import re
+import stat
 import struct
 from pathlib import Path
 
@@ -236,7 +237,7 @@ def test_reattach_r6_maps_a_ring_that_came_back_larger(
 
     monkeypatch.setattr(shim, "get_info", get_info)
     monkeypatch.setattr(shim, "map_region", map_region)
-    monkeypatch.setattr(ring.stat, "S_ISCHR", lambda _mode: True)
+    monkeypatch.setattr(stat, "S_ISCHR", lambda _mode: True)
     with ring.attach(region) as attached:
         sizes["ring"] = 65536
         region.write_bytes(ring_header(ring_size=65536, head=64) + bytes(1 << 17))
