@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hmb_kmod_shim
+
 from hmb_daemon import damaged, describe, events, names, spool, sysio, testhook
 from hmb_daemon.causes import Cause
 from hmb_daemon.config import Settings
@@ -45,7 +47,7 @@ def _shown(path: str) -> str:
 def device_of(ring: Ring) -> Device:
     """What the system knows about the drive behind a ring."""
     kind = "char" if stat.S_ISCHR(os.fstat(ring.fd).st_mode) else "file"
-    name = Path(ring.path).name.removesuffix("-hmbtrace")
+    drive = hmb_kmod_shim.controller(ring.fd) if kind == "char" else None
     said = {}
     for field, attribute in (
         ("serial", "serial"),
@@ -53,7 +55,7 @@ def device_of(ring: Ring) -> Device:
         ("firmware", "firmware_rev"),
     ):
         try:
-            said[field] = (_SYSFS / name / attribute).read_text().strip() if kind == "char" else ""
+            said[field] = (_SYSFS / drive / attribute).read_text().strip() if drive else ""
         except OSError:
             said[field] = ""
     return Device(path=_shown(ring.path), kind=kind, identity=ring.identity, **said)
@@ -372,6 +374,7 @@ class CollectorThread:
     def _run(self) -> None:
         sysio.name_thread("hmb-collector")
         sysio.prefer_thread(COLLECTOR_NICE)  # firmware waits for nobody
+        sysio.real_time_thread()
         self._ended(int(lib.hmb_collector_run(self.c)))
 
     def join(self) -> None:

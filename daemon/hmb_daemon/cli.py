@@ -91,6 +91,11 @@ def _from_environment(ctx: click.Context, param: click.Parameter | None) -> bool
     help="Directory of the dump set; made when missing.",
 )
 @click.option("--output", metavar="FILE|-", help="One dump file instead of a set; - is stdout.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Where there is no ring yet, wait for one instead of exit 65 or 66.",
+)
 @click.option("--once", is_flag=True, help="Drain what is there, seal, exit.")
 @click.option("--duration", type=DURATION, help="Stop after so long.")
 @click.option(

@@ -96,6 +96,7 @@ class Settings:
     device: str
     output_dir: Path | None = None
     output: str | None = None
+    wait: bool = False
     once: bool = False
     duration: int | None = None
     rotate_size: int = 0
@@ -141,6 +142,8 @@ class Settings:
             raise UsageError("give either --output-dir DIR or --output FILE (- for stdout)")
         if self.output == "-" and self.mode == "snapshot":
             raise UsageError("--mode snapshot writes files: give --output-dir")
+        if self.wait and self.once:
+            raise UsageError("--wait and --once exclude each other")
         if self.once and self.mode == "snapshot":
             raise UsageError("--once and --mode snapshot exclude each other")
         if self.output is not None and self.compress:

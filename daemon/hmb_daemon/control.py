@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from hmb_daemon import capture, damaged, describe, failures, log, orphans, output, signals
+from hmb_daemon import capture, damaged, describe, failures, log, orphans, output, signals, waiting
 from hmb_daemon.causes import Cause, Note
 from hmb_daemon.config import LOG_LEVELS, RELOADABLE, Settings
 from hmb_daemon.controlsocket import ControlSocket
@@ -89,7 +89,7 @@ class Daemon:
         Raises:
             HmbTraceError: what kept it from starting, or ended it.
         """
-        with self._cleanup:
+        with contextlib.suppress(waiting.WaitEndedError), self._cleanup:
             self._waker = Waker(self._selector, self._cleanup)
             self._cleanup.callback(self._selector.close)
             self._signals = Signals(self._selector, self._on_signal, self._cleanup)
@@ -126,12 +126,18 @@ class Daemon:
         )
 
     def _attach_ring(self) -> Ring:
+        if self._settings.wait:
+            looking = waiting.Waiting(self._signals, self._notifier, self.log)
+            return looking.attach(self._settings.device, self._finish_without_ring)
         try:
             return attach(self._settings.device)
         except NoInputError:
-            # Its records may still be in a spool: those are sealed before we say no.
-            capture.finish_without_ring(self._settings, self._open_output, self.log)
+            self._finish_without_ring()
             raise
+
+    def _finish_without_ring(self) -> None:
+        """Its records may still be in a spool: those are sealed before we say no."""
+        capture.finish_without_ring(self._settings, self._open_output, self.log)
 
     def _open_output(self) -> WriterOptions:
         """A FIFO may wait for its reader here: a signal ends that, nothing was begun yet."""

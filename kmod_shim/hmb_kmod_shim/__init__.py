@@ -9,6 +9,7 @@ from hmb_kmod_shim.device import (
     advance_tail,
     check_header,
     consumer_pid,
+    controller,
     get_info,
     map_region,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "advance_tail",
     "check_header",
     "consumer_pid",
+    "controller",
     "get_info",
     "map_region",
 ]

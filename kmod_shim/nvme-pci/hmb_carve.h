@@ -33,8 +33,7 @@ struct hmb_carve_limits {
  * Bytes of the slice for a ring of this size: header, ring and mark, in whole pages,
  * and never smaller than a descriptor may be.
  *
- * -EINVAL: no ring size; -E2BIG: not contiguous on this host; -ENOSPC: nothing
- * useful would be left for what the drive asked the memory for.
+ * The errors are those that hmb_carve_why() puts into words.
  */
 static inline __s64 hmb_carve_slice(__u64 ring, const struct hmb_carve_limits *l)
 {
@@ -46,9 +45,29 @@ static inline __s64 hmb_carve_slice(__u64 ring, const struct hmb_carve_limits *l
 		slice = l->smallest;
 	if (slice > l->contiguous)
 		return -E2BIG;
-	if (l->descriptors == 1 || slice > l->total / 2 || l->total - slice < l->smallest)
+	if (l->descriptors == 1)
+		return -EMLINK;
+	if (slice > l->total / 2 || l->total - slice < l->smallest)
 		return -ENOSPC;
 	return slice;
+}
+
+static inline const char *hmb_carve_why(__s64 error)
+{
+	switch (error) {
+	case -EINVAL:
+		return "trace_ring_kb must be a power of two from 4 to 1048576";
+	case -E2BIG:
+		return "header, ring and mark are more than this host allocates in one piece";
+	case -EMLINK:
+		return "the drive takes one descriptor only (HMMAXD 1)";
+	case -ENOSPC:
+		return "less than half of the buffer would be left to the drive (HMPRE, max_host_mem_size_mb)";
+	case -EOPNOTSUPP:
+		return "the drive's DMA is not cache-coherent here, or the machine's memory is encrypted";
+	default:
+		return "no memory in one piece";
+	}
 }
 
 /* Descriptors for an HMB of total bytes in chunks, after a slice (0: none). */

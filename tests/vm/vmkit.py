@@ -113,7 +113,7 @@ def build_patched_nvme(kernel: Kernel = HOME) -> Path:
     if not stamp.exists() or stamp.read_text() != mark:
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(kernel.source, target)
-        run(patch / "apply.sh", target)
+        run(patch / "apply.sh", "--kernel", "any", target)
         stamp.write_text(mark)
     # nvme.ko alone: Debian's nvme-core.ko fits, its symbols are in the headers.
     off = [f"CONFIG_NVME_{name}=" for name in ("CORE", "FABRICS", "RDMA", "FC", "TCP")]
