@@ -149,10 +149,9 @@ class Controller:
         text = f"HMB of {request.size >> 20} MiB in {request.entries} descriptors"
         self.referee.note("hmb", f"{text}{', returned' if request.is_return else ''}")
         if self.hmb.slice_view is not None:
-            ring, size = self.hmb.ring_view, self.hmb.ring_size
-            self._tracer.begin(ring, size, restart=self._firmware_restarts)
+            size = self.hmb.ring_size
+            self._tracer.begin(self.hmb.ring_view, size, restart=self._firmware_restarts)
             self._firmware_restarts = False
-            ring.release()
         self.update_gate()
 
     def leave_hmb(self, then: Callable[[], None]) -> None:
