@@ -118,7 +118,7 @@ class Loop:
         self.guest.wait(f"grep -q {TRACED} /sys/class/nvme/nvme*/serial", 60)
         found = self.guest.check(f"grep -l {TRACED} /sys/class/nvme/nvme*/serial").split("/")
         self.name = found[4]
-        self.guest.check(f"sh {vmkit.GUEST}/keep_daemon {BIN} /dev/{self.name}-hmbtrace &")
+        self.guest.check(f"(sh {vmkit.GUEST}/keep_daemon {BIN} /dev/{self.name}-hmbtrace &)")
         self.wait_draining()
 
     @property
