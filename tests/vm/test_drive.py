@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -84,6 +85,7 @@ def drive(serial: str, *options: str) -> Iterator[Drive]:
     finally:
         process.kill()
         process.wait()
+        shutil.rmtree(folder)
 
 
 def wait(condition: Any, seconds: float, what: Any) -> None:
@@ -155,7 +157,7 @@ class Loop:
     def wait_draining(self, unlike: int = 0) -> None:
         """A daemon has attached, under another pid than `unlike`."""
         seen = f"$(cat {self.node}/consumer 2>/dev/null || echo 0)"
-        self.guest.wait(f'n={seen}; [ "$n" != 0 ] && [ "$n" != {unlike} ]', 60)
+        self.guest.wait(f'pid={seen}; [ "$pid" != 0 ] && [ "$pid" != {unlike} ]', 60)
 
     def finish(self) -> dict[str, Any]:
         """Firmware has written everything and the daemon has taken it: the ledger."""
@@ -235,8 +237,9 @@ def check_namespace(loop: Loop) -> None:
     """I/O queues carry data: what was written is read back, past the page cache."""
     disk = f"/dev/{loop.name}n1"
     loop.guest.check(
-        f"head -c 1M /dev/urandom >/run/block && dd if=/run/block of={disk} bs=64k oflag=direct "
-        f"&& dd if={disk} bs=128k iflag=direct count=8 | cmp - /run/block"
+        "head -c 1048576 /dev/urandom >/run/block && "
+        f"/usr/bin/dd if=/run/block of={disk} bs=64k oflag=direct && "
+        f"/usr/bin/dd if={disk} bs=128k iflag=direct count=8 | cmp - /run/block"
     )
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from hmb_producer_sim.nvme import identify
 from hmb_producer_sim.nvme.command import Command, CommandError, Status, to_guest
-from hmb_producer_sim.nvme.hmb import Refused, Request
+from hmb_producer_sim.nvme.guest import GuestMemory
+from hmb_producer_sim.nvme.hmb import HostMemoryBuffer, Refused, Request
+from hmb_producer_sim.nvme.namespace import Namespace
 from hmb_producer_sim.nvme.pci import VECTORS
 from hmb_producer_sim.nvme.queues import CompletionQueue, SubmissionQueue
-from hmb_producer_sim.nvme.settings import HMB_UNIT
-
-if TYPE_CHECKING:
-    from hmb_producer_sim.nvme.controller import Controller
+from hmb_producer_sim.nvme.referee import Referee
+from hmb_producer_sim.nvme.settings import HMB_UNIT, DriveSettings
 
 MAX_IO_QUEUES = 8
 MAX_ENTRIES = 1024
@@ -35,10 +35,40 @@ PLAIN_FEATURES = {
 EHM, MR, HMNARE = 1, 2, 4
 
 
+class Controls(Protocol):
+    """What admin commands act on: the controller."""
+
+    settings: DriveSettings
+    guest: GuestMemory
+    referee: Referee
+    namespace: Namespace
+    hmb: HostMemoryBuffer
+    completions: dict[int, CompletionQueue]
+    submissions: dict[int, SubmissionQueue]
+
+    @property
+    def entry_sizes(self) -> tuple[int, int]:
+        """CC.IOSQES and CC.IOCQES."""
+
+    def take_hmb(self, request: Request) -> None:
+        """Raises Refused, BadAccess."""
+
+    def leave_hmb(self, then: Callable[[], None]) -> None:
+        """Give the buffer back, then call."""
+
+    def update_gate(self) -> None:
+        """The power state has changed."""
+
+    def complete_later(
+        self, command: Command, result: int, status: Status = Status.SUCCESS
+    ) -> None:
+        """Complete a command that a handler left open."""
+
+
 class Admin:
     """The admin command set on a controller."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controls) -> None:
         self._c = controller
         self.features: dict[int, int] = {}
         self.power_state = 0
