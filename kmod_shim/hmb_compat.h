@@ -7,6 +7,10 @@
 #include <linux/mm.h>
 #include <linux/version.h>
 
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 1, 0) || !defined(CONFIG_64BIT)
+#error "nvme_hmb_trace is for 64-bit kernels from 6.1 on: cursors are 8 bytes, stored at once"
+#endif
+
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 3, 0)
 static inline void vm_flags_mod(struct vm_area_struct *vma, unsigned long set, unsigned long clear)
 {

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from hmb_daemon import failures
-from hmb_daemon.collecting import choice
+from hmb_daemon.collecting import choice, waiting
 from hmb_daemon.collecting import start as capture
 from hmb_daemon.collecting.supervisor import NOTED, Event, State, Supervisor
 from hmb_daemon.host import log, signals
@@ -127,7 +127,7 @@ class Daemon:
         Raises:
             HmbTraceError: what kept it from starting, or ended it.
         """
-        with self._cleanup:
+        with contextlib.suppress(waiting.WaitEndedError), self._cleanup:
             self._waker = Waker(self._selector, self._cleanup)
             self._cleanup.callback(self._selector.close)
             self._signals = Signals(self._selector, self._on_signal, self._cleanup)
@@ -193,13 +193,22 @@ class Daemon:
         )
 
     def _attach_ring(self) -> Ring:
+        if self._settings.wait:
+            looking = waiting.Waiting(self._signals, self._notifier, self.log)
+            return looking.attach(self._attach_once, self._finish_without_ring)
         try:
-            return choice.attach_ring(self._settings, self.log)
+            return self._attach_once()
         except NoInputError:
-            # Its records may still be in a spool: those are sealed before we say no.
-            place = spool_place(self._settings)
-            leftovers.finish_without_ring(self._settings, place, self._open_output, self.log)
+            self._finish_without_ring()
             raise
+
+    def _attach_once(self) -> Ring:
+        return choice.attach_ring(self._settings, self.log)
+
+    def _finish_without_ring(self) -> None:
+        """Its records may still be in a spool: those are sealed before we say no."""
+        place = spool_place(self._settings)
+        leftovers.finish_without_ring(self._settings, place, self._open_output, self.log)
 
     def _open_output(self) -> output.Output:
         """A FIFO may wait for its reader here: a signal ends that, nothing was begun yet."""

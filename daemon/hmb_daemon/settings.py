@@ -207,6 +207,7 @@ class Settings:
         "Directory of the dump set; made when missing.", metavar="DIR"
     )
     output: str | None = _option("One dump file instead of a set; - is stdout.", metavar="FILE|-")
+    wait: bool = _flag("Where there is no ring yet, wait for one instead of exit 65 or 66.")
     once: bool = _flag("Drain what is there, seal, exit.")
     duration: int | None = _time("Stop after so long.")
     rotate_size: int = _size(
@@ -331,6 +332,8 @@ class Settings:
             raise UsageError("give either --output-dir DIR or --output FILE (- for stdout)")
         if self.output == "-" and self.mode is Mode.SNAPSHOT:
             raise UsageError("--mode snapshot writes files: give --output-dir")
+        if self.wait and self.once:
+            raise UsageError("--wait and --once exclude each other")
         if self.once and self.mode is Mode.SNAPSHOT:
             raise UsageError("--once and --mode snapshot exclude each other")
         if self.output is not None and self.compress:

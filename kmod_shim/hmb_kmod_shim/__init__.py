@@ -9,6 +9,7 @@ from hmb_trace.live.device import (
     advance_tail,
     check_header,
     consumer_pid,
+    controller,
     get_info,
     map_region,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "advance_tail",
     "check_header",
     "consumer_pid",
+    "controller",
     "get_info",
     "map_region",
 ]

@@ -18,6 +18,7 @@
 #include "testpoint.h"
 
 #define EAGER_BYTES 65536u /* so much unread is worth a pass at once */
+#define HANGUP_LOOK_NS 50000000u /* how often, where waits are too short for poll(2) */
 #define SHORTEST_SLEEP_NS 20000u /* below it the sleep costs more than it saves */
 #define STALL_SLEEP_NS 200000u
 #define CLOCK_PAIR_NS 1000000000u
@@ -33,6 +34,7 @@ struct loop {
 	uint64_t slept_ns; /* when the last wait began, and what had been taken by then */
 	uint64_t slept_bytes;
 	uint64_t rate; /* bytes a second lately */
+	uint64_t hangup_ns; /* when the region was last asked whether it is still there */
 	uint64_t invalid_since_ns;
 	uint64_t target; /* drain up to here, when has_target */
 	int has_target;
@@ -372,13 +374,27 @@ static void set_target(struct hmb_collector *c, struct loop *loop)
 
 /* ---- waiting ---- */
 
+static int poll_hangup(const struct hmb_collector *c, short events, int timeout_ms)
+{
+	struct pollfd ready = { .fd = c->ring.fd, .events = events };
+	int got = poll(&ready, 1, timeout_ms);
+
+	return got > 0 && ready.revents & (POLLHUP | POLLNVAL | POLLERR) ? HMB_STOP_HANGUP : 0;
+}
+
 /* Not for POLLIN while bytes wait for more (R3): they are there already, and poll would not sleep. */
 static int wait_by_poll(struct hmb_collector *c, uint64_t ns, int bytes_wait)
 {
-	struct pollfd ready = { .fd = c->ring.fd, .events = bytes_wait ? 0 : POLLIN };
-	int got = poll(&ready, 1, (int)HMB_MAX(ns / 1000000u, 1u));
+	return poll_hangup(c, bytes_wait ? 0 : POLLIN, (int)HMB_MAX(ns / 1000000u, 1u));
+}
 
-	return got > 0 && ready.revents & (POLLHUP | POLLNVAL | POLLERR) ? HMB_STOP_HANGUP : 0;
+/* Waits of a small ring are too short for poll(2), but its region may go away all the same. */
+static int look_for_hangup(struct hmb_collector *c, struct loop *loop)
+{
+	if (!c->ring.can_poll || loop->now_ns - loop->hangup_ns < HANGUP_LOOK_NS)
+		return 0;
+	loop->hangup_ns = loop->now_ns;
+	return poll_hangup(c, 0, 0);
 }
 
 /* The rate since the wait before; of earlier ones the faster are forgotten slowly. */
@@ -417,7 +433,7 @@ static int wait_for_more(struct hmb_collector *c, struct loop *loop, int64_t res
 	if (c->ring.can_poll && result == 0 && loop->wait_ns >= 1000000u)
 		return wait_by_poll(c, loop->wait_ns, unread != 0);
 	sleep_ns(loop->wait_ns);
-	return 0;
+	return result == 0 ? look_for_hangup(c, loop) : 0;
 }
 
 static int turn(struct hmb_collector *c, struct loop *loop, struct hmb_commit *last)

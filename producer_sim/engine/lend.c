@@ -59,6 +59,7 @@ int hmb_sim_settle(struct hmb_sim *sim, uint8_t *base, uint8_t *shadow, uint32_t
 	sim->shadow = shadow;
 	sim->shadowed = p->head;
 	memcpy(shadow, base, HMB_RECORD_AREA_OFF + ring_size);
+	sim_log_state(sim); /* where hmb_sim_discard() ends if nothing was read */
 	return 0;
 }
 

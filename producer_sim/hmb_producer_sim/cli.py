@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,7 +26,7 @@ from hmb_producer_sim.region import Region
 from hmb_producer_sim.simulator import Plan, Simulator, Stop
 from hmb_producer_sim.workload import Workload
 from hmb_trace import __version__
-from hmb_trace.commandline import DURATION, RATE, SIZE, run
+from hmb_trace.commandline import DURATION, RATE, SIZE, fail, run
 from hmb_trace.dumps.kinds import RECORD_MAGIC_BYTES, describe_magic
 from hmb_trace.errors import InvalidDataError, UsageError, from_os_error
 from hmb_trace.layout import RECORD_MAX_PAYLOAD
@@ -113,7 +114,9 @@ class _Target:
 
     def open(self) -> Region:
         if sum(one is not None for one in (self.shm, self.file, self.device)) != 1:
-            raise UsageError("give exactly one of --shm /NAME, --file PATH and --device PATH")
+            raise UsageError(
+                "give exactly one of --shm /NAME, --file PATH, --device PATH and --vfio-user SOCKET"
+            )
         if self.device is not None:
             return regions.attach_device(self.device, self.ring_size)
         path = regions.shm_path(self.shm) if self.shm is not None else self.file
@@ -294,6 +297,49 @@ def _simulate(
             _say(quiet, f"left with {stats['head'] - stats['tail'] & _U64} bytes unread")
 
 
+def _drive_settings(options: dict[str, Any]) -> Any:
+    from hmb_producer_sim.nvme.settings import HMB_UNIT, DriveSettings  # noqa: PLC0415 - numpy
+
+    for name in ("hmb_size", "hmb_min", "hmb_min_descriptor", "namespace_size"):
+        if options[name] % HMB_UNIT:
+            text = f"found {options[name]} bytes, expected a multiple of {HMB_UNIT}"
+            raise UsageError(f"--{name.replace('_', '-')}: {text}")
+    if options["hmb_min"] > options["hmb_size"]:
+        raise UsageError("--hmb-min: more than --hmb-size")
+    if options["ring_size"] is not None:
+        regions.check_ring_size(options["ring_size"])
+    names = ("serial", "model", "hmb_size", "hmb_min", "hmb_min_descriptor", "hmb_max_descriptors")
+    same = {name: options[name] for name in (*names, "namespace_size", "ring_size")}
+    return DriveSettings(**same, firmware=options["firmware_revision"], drain_ns=options["drain"])
+
+
+def _run_drive(options: dict[str, Any]) -> None:
+    """The simulator as an NVMe controller."""
+    from hmb_producer_sim.nvme.session import Session  # noqa: PLC0415 - needs numpy
+    from hmb_producer_sim.nvme.tracer import Work  # noqa: PLC0415 - only here
+
+    if options["fault"]:
+        raise UsageError("--fault: not with --vfio-user; resets are the host's there")
+    _check(options)
+    drive = _drive_settings(options)
+    workload = workloads.load(options["workload"], options["payload"])
+    with _replayed(options["replay"]) as replay:
+        settings = _engine_settings(options, DEFAULT_RING_SIZE, workload)
+        settings = replace(settings, keep_log=True, start_cursor=0)
+        plan = Plan(
+            count=options["count"],
+            duration_ns=options["duration"],
+            freeze_at_end=options["freeze_at_end"],
+            ledger=options["ledger"],
+            hashed=settings.hash,
+            about=_about(options, settings, workload),
+        )
+        say = functools.partial(_say, options["quiet"])
+        work = Work(settings, workload, replay, plan)
+        session = Session(drive, work, say, functools.partial(fail, PROGRAM))
+        session.run(options["vfio_user"], replace=options["replace"])
+
+
 def _check(options: dict[str, Any]) -> None:
     if options["start_cursor"] % 8:
         raise UsageError(
@@ -350,7 +396,52 @@ def _print_catalog(ctx: click.Context, param: click.Parameter, value: str | None
     type=click.Path(path_type=Path),
     help="Existing memory to write the ring to: a PCI resource file, a character device.",
 )
-@click.option("--ring-size", type=SIZE, help="Record area, a power of two.  [default: 2MiB]")
+@click.option(
+    "--vfio-user",
+    type=click.Path(path_type=Path),
+    metavar="SOCKET",
+    help="Be an NVMe drive for QEMU (10.1 or later), tracing into the Host Memory Buffer.",
+)
+@click.option(
+    "--hmb-size", type=SIZE, default="64MiB", show_default=True, help="Drive: preferred HMB."
+)
+@click.option("--hmb-min", type=SIZE, default="0", show_default=True, help="Drive: least HMB.")
+@click.option(
+    "--hmb-min-descriptor",
+    type=SIZE,
+    default="0",
+    show_default=True,
+    help="Drive: least size of a piece of the HMB (HMMINDS).",
+)
+@click.option(
+    "--hmb-max-descriptors",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="Drive: most pieces of the HMB (HMMAXD), 0: any number.",
+)
+@click.option("--serial", default="HMBTRACE0001", show_default=True, help="Drive: serial number.")
+@click.option(
+    "--model", default="hmb-firmware-sim NVMe", show_default=True, help="Drive: model number."
+)
+@click.option(
+    "--firmware-revision", default=__version__, show_default=True, help="Drive: firmware revision."
+)
+@click.option(
+    "--namespace-size", type=SIZE, default="16MiB", show_default=True, help="Drive: in memory."
+)
+@click.option(
+    "--drain",
+    type=DURATION,
+    default="200ms",
+    show_default=True,
+    help="Drive: how long a reset or disable waits until the host has read the ring.",
+)
+@click.option(
+    "--ring-size",
+    type=SIZE,
+    help="Record area, a power of two.  [default: 2MiB; of a drive: what fits]",
+)
 @click.option(
     "--rate",
     type=_Rate(),
@@ -454,12 +545,20 @@ def hmb_firmware_sim(ctx: click.Context, /, **options: Any) -> None:
       hmb-firmware-sim --shm /hmb0 --workload ftl --rate 200k/s --duration 10s --ledger run.json
       hmb-firmware-sim --file ring.bin --ring-size 4KiB --count 50 --payload 0..64
       hmb-firmware-sim --shm /hmb0 --rate max --count 10M --on-full block --freeze-at-end
+      hmb-firmware-sim --vfio-user /run/drive.sock --workload ftl --rate 20k/s
 
     The ring is complete before its name appears. TERM and INT end the workload in order.
     """
     options["rate_given"] = (
         ctx.get_parameter_source("rate") is not click.core.ParameterSource.DEFAULT
     )
+    if options["vfio_user"] is not None:
+        if any(options[name] is not None for name in ("shm", "file", "device")):
+            raise UsageError(
+                "--vfio-user: the host gives the memory; leave --shm, --file, --device"
+            )
+        _run_drive(options)
+        return
     target = _Target(
         *(options[key] for key in ("shm", "file", "device", "ring_size", "keep", "replace", "mode"))
     )

@@ -82,8 +82,7 @@ class Simulator:
             self._deadline = time.monotonic_ns() + self._plan.duration_ns
         self._workload()
         self.elapsed_s = time.monotonic() - started
-        self._engine.close_epoch()
-        ledger = self._ledger()
+        ledger = self.ledger()
         if self._plan.ledger is not None:
             ledgers.write(self._plan.ledger, ledger)
         if self._plan.freeze_at_end:
@@ -138,7 +137,18 @@ class Simulator:
             time.sleep(DRAIN_POLL_S)
         return True
 
-    def _ledger(self) -> dict[str, Any]:
+    def next_epoch(self) -> None:
+        """The ring is about to begin anew: keep the counts of what was in it."""
+        self._engine.close_epoch()
+        self._injector.epochs.append(self._engine.epoch())
+
+    def became_inexact(self) -> None:
+        """Records went that a consumer may have read, or may not."""
+        self._injector.exact = False
+
+    def ledger(self) -> dict[str, Any]:
+        """The account as it stands."""
+        self._engine.close_epoch()
         stats = self._engine.stats()
         more = {
             "produced": stats["produced"],

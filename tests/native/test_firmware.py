@@ -62,7 +62,8 @@ def test_firmware_under_sanitizers(tmp_path: Path, name: str) -> None:
     sanitize = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     folders = [f"-I{FIRMWARE}", f"-I{ENGINE}", f"-Wa,-I{ENGINE}", "-D_GNU_SOURCE"]
     engine = sorted(ENGINE.glob("*.c")) if "engine" in name else []
-    sources = [Path(__file__).with_name(f"{name}.c"), SOURCE, *engine]
+    firmware = sorted(FIRMWARE.glob("*.c")) if engine else [SOURCE]
+    sources = [Path(__file__).with_name(f"{name}.c"), *firmware, *engine]
     run(require_program("gcc"), *STRICT, *sanitize, *folders, *sources, "-o", program)
     run(program)
 

@@ -7,6 +7,7 @@ import errno
 import mmap
 import os
 import re
+import stat
 import struct
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from hmb_trace.errors import (
     NoInputError,
     PermissionDeniedError,
 )
-from hmb_trace.live import device
+from hmb_trace.live import device, ring
+from hmb_trace.testing import ring_header
 
 RING = 4096
 INFO = shim.Info(1, RING, 64, RING + 64)
@@ -194,3 +196,50 @@ def test_consumer_pid_from_sysfs(
     assert shim.consumer_pid(os.devnull) == 123
     entry("0\n")
     assert shim.consumer_pid(os.devnull) is None
+
+
+def test_provenance_is_of_the_regions_own_drive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N of the node does not tell: another provider's region beside nvme0 may be number 0."""
+    monkeypatch.setattr(device, "_SYSFS", tmp_path / "dev")
+    monkeypatch.setattr(device, "_NVME", tmp_path / "nvme")
+    node = tmp_path / "dev/1:3"
+    node.mkdir(parents=True)
+    for name, address in (("nvme0", "0000:01:00.0"), ("nvme4", "0000:02:00.0")):
+        (tmp_path / "nvme" / name).mkdir(parents=True)
+        (tmp_path / "nvme" / name / "address").write_text(f"{address}\n")
+    assert shim.controller(os.devnull) is None
+    for provider, origin, drive in (
+        ("nvme", "0000:02:00.0", "nvme4"),
+        ("nvme", "0000:09:00.0", None),
+        ("pages", "", None),
+        ("pci", "0000:01:00.0", None),
+    ):
+        (node / "provider").write_text(f"{provider}\n")
+        (node / "origin").write_text(f"{origin}\n")
+        assert shim.controller(os.devnull) == drive, (provider, origin)
+
+
+def test_reattach_r6_maps_a_ring_that_came_back_larger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    region = tmp_path / "region"
+    region.write_bytes(ring_header(ring_size=4096) + bytes(1 << 17))
+    sizes = {"ring": 4096}
+
+    def get_info(_fd: int, _path: str) -> shim.Info:
+        return shim.Info(1, sizes["ring"], 64, sizes["ring"] + 64)
+
+    def map_region(fd: int, info: shim.Info, _path: str) -> tuple[mmap.mmap, bool]:
+        return mmap.mmap(fd, info.map_size), True
+
+    monkeypatch.setattr(device, "get_info", get_info)
+    monkeypatch.setattr(device, "map_region", map_region)
+    monkeypatch.setattr(stat, "S_ISCHR", lambda _mode: True)
+    with ring.attach(region) as attached:
+        sizes["ring"] = 65536
+        region.write_bytes(ring_header(ring_size=65536, head=64) + bytes(1 << 17))
+        attached.restart()
+        assert attached.view().ring_size == 65536
+        assert attached.view().unread == 64

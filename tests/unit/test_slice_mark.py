@@ -37,11 +37,12 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     includes = [f"-I{ROOT / part}" for part in ("include/uapi", "kmod_shim")]
     free = [*flags, "-ffreestanding", "-nostdinc", "-U__linux__", f"-I{ROOT / 'include/uapi'}"]
     objects = [folder / "firmware.o", folder / "driver.o"]
-    for command in (
+    commands: tuple[list[str | Path], ...] = (
         [*free, "-c", firmware / "hmb_slice.c", "-o", objects[0]],
         [*flags, *includes, "-c", folder / "driver.c", "-o", objects[1]],
         ["-shared", *objects, "-o", folder / "mark.so"],
-    ):
+    )
+    for command in commands:
         subprocess.run([compiler, *command], check=True)
     library = ctypes.CDLL(str(folder / "mark.so"))
     library.hmb_slice_ring_size.argtypes = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64)

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
+import resource
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from hmb_daemon.collecting import collector as capture
+from hmb_daemon.host import sysio
 from hmb_daemon.writing.sink import PREFERRED_NICE
 
 from tests.conftest import require
@@ -91,6 +94,28 @@ def test_threads_may_take_the_places_they_want() -> None:
     assert int(found["LimitNICE"][0]) == min(capture.COLLECTOR_NICE, PREFERRED_NICE)
 
 
+def test_real_time_is_for_the_collector_alone() -> None:
+    """The class is no property of the service: every thread would inherit it."""
+    drop_in = (FOLDER / "realtime.conf").read_text()
+    assert "CPUSchedulingPolicy" not in drop_in
+    assert f"LimitRTPRIO={sysio.REAL_TIME_PRIORITY}\n" in drop_in
+    assert "SystemCallFilter=sched_setscheduler\n" in drop_in
+
+
+def test_real_time_thread_asks_only_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def note(tid: int, policy: int, parameter: os.sched_param) -> None:
+        asked.append((policy, parameter.sched_priority))
+
+    monkeypatch.setattr(os, "sched_setscheduler", note)
+    for allowed, expected in ((0, []), (4, [(os.SCHED_FIFO, 4)]), (99, [(os.SCHED_FIFO, 10)])):
+        asked.clear()
+        monkeypatch.setattr(resource, "getrlimit", lambda _what, a=allowed: (a, a))
+        sysio.real_time_thread()
+        assert asked == expected
+
+
 def test_names_fit_each_other() -> None:
     """udev rule, unit and module speak of the same device and the same class."""
     rule = (FOLDER / "99-hmb-trace.rules").read_text()
@@ -100,7 +125,7 @@ def test_names_fit_each_other() -> None:
     assert '"hmbtrace")' in region  # what /proc/devices says, for DeviceAllow
     assert "DEVICE_ATTR_RO(instance)" in region
     assert "hmb-trace-daemon@nvme$attr{instance}.service" in rule
-    assert settings()["ExecStart"] == ["/usr/bin/hmb-trace-daemon --device /dev/%i-hmbtrace"]
+    assert settings()["ExecStart"] == ["/usr/bin/hmb-trace-daemon --wait --device /dev/%i-hmbtrace"]
     assert settings()["BindsTo"] == [r"dev-%i\x2dhmbtrace.device"]
 
 

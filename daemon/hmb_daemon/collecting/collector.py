@@ -70,6 +70,7 @@ class Collector:
     def _run(self) -> None:
         sysio.name_thread("hmb-collector")
         sysio.prefer_thread(COLLECTOR_NICE)  # firmware waits for nobody
+        sysio.real_time_thread()
         self._ended(int(lib.hmb_collector_run(self.c)))
 
     def drain(self) -> None:

@@ -33,6 +33,7 @@ from hmb_daemon.writing.sidecar_builder import Origin
 from hmb_trace._core import ffi, lib
 from hmb_trace.dumps.sidecar import CatalogCopy, Device
 from hmb_trace.errors import CannotCreateError, InvalidDataError, from_os_error
+from hmb_trace.live import device
 from hmb_trace.live.ring import Ring, invalid_cursors
 from hmb_trace.units import format_size
 
@@ -48,7 +49,7 @@ _SYSFS = Path("/sys/class/nvme")
 def device_of(ring: Ring) -> Device:
     """What the system knows about the drive behind a ring."""
     kind = "char" if stat.S_ISCHR(os.fstat(ring.fd).st_mode) else "file"
-    name = Path(ring.path).name.removesuffix("-hmbtrace")
+    drive = device.controller(ring.fd) if kind == "char" else None
     said = {}
     for field, attribute in (
         ("serial", "serial"),
@@ -56,7 +57,7 @@ def device_of(ring: Ring) -> Device:
         ("firmware", "firmware_rev"),
     ):
         try:
-            said[field] = (_SYSFS / name / attribute).read_text().strip() if kind == "char" else ""
+            said[field] = (_SYSFS / drive / attribute).read_text().strip() if drive else ""
         except OSError:
             said[field] = ""
     return Device(path=shown(ring.path), kind=kind, identity=ring.identity, **said)

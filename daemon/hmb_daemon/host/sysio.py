@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import threading
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ _ffi.cdef(
     "int madvise(void *addr, size_t length, int advice);"
 )
 _libc: Any = _ffi.dlopen(None)
+REAL_TIME_PRIORITY = 10  # before threads of every other class, after the kernel's own
 
 
 def _check(result: int) -> None:
@@ -40,6 +42,15 @@ def prefer_thread(nice: int) -> None:
     """Give the calling thread another place in the queue, where we may."""
     with contextlib.suppress(OSError):  # without CAP_SYS_NICE it stays where it is
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+
+
+def real_time_thread() -> None:
+    """Make the calling thread real-time where the service may (LimitRTPRIO): this one alone."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_RTPRIO)
+    if allowed > 0:
+        with contextlib.suppress(OSError):  # a filter may keep it all the same
+            priority = os.sched_param(min(allowed, REAL_TIME_PRIORITY))
+            os.sched_setscheduler(threading.get_native_id(), os.SCHED_FIFO, priority)
 
 
 def populate(address: int, length: int) -> bool:

@@ -32,6 +32,7 @@ _IOC_TYPE = 0xE7
 _HEADER = struct.Struct("<IIII")
 _RING_MAGIC = 0x54424D48
 _SYSFS = Path("/sys/dev/char")
+_NVME = Path("/sys/class/nvme")
 
 
 def _ioc(direction: int, number: int, size: int) -> int:
@@ -78,8 +79,8 @@ def get_info(fd: int, path: str = "device") -> Info:
         fcntl.ioctl(fd, GET_INFO, buffer)
     except OSError as error:
         raise _ioctl_error(error, path, "GET_INFO") from error
-    _, flags, *geometry, generation = _INFO.unpack(buffer)
-    return Info(*geometry, flags=InfoFlag(flags), generation=generation)
+    _, flags, version, ring_size, area, total, generation = _INFO.unpack(buffer)
+    return Info(version, ring_size, area, total, InfoFlag(flags), generation)
 
 
 def advance_tail(fd: int, expected: int, new: int, path: str = "device") -> bool:
@@ -203,3 +204,29 @@ def consumer_pid(device: str | int) -> int | None:
         return int(text) or None
     except (OSError, ValueError):
         return None
+
+
+def controller(device: str | int) -> str | None:
+    """The drive behind a trace device, such as nvme0; None where the memory is no drive's.
+
+    N of the node does not tell: another provider's region may have it.
+    """
+    try:
+        number = os.stat(device).st_rdev  # noqa: PTH116 - takes file descriptors too
+        node = _SYSFS / f"{os.major(number)}:{os.minor(number)}"
+        if (node / "provider").read_text().strip() != "nvme":
+            return None
+        origin = (node / "origin").read_text().strip()
+    except OSError:
+        return None
+    return _controller_at(origin)
+
+
+def _controller_at(address: str) -> str | None:
+    for drive in sorted(_NVME.glob("nvme*")):
+        try:
+            if (drive / "address").read_text().strip() == address:
+                return drive.name
+        except OSError:
+            continue
+    return None

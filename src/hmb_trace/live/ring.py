@@ -225,7 +225,9 @@ class Ring:
 
         Raises:
             InvalidDataError, AbiTooNewError: naming field, found and expected value.
+        NoInputError: the device's region is gone.
         """
+        self._map_again()
         refusal = ffi.new("struct hmb_refusal *")
         advance, fd, can_poll = self.c.advance, self.c.fd, self.c.can_poll
         if lib.hmb_ring_attach(self.c, self._base, len(self._memory), refusal):
@@ -245,6 +247,20 @@ class Ring:
         """Whether the header still obeys R1 as it stands; nothing changes."""
         scratch, refusal = ffi.new("struct hmb_ring *"), ffi.new("struct hmb_refusal *")
         return not lib.hmb_ring_attach(scratch, self._base, len(self._memory), refusal)
+
+    def _map_again(self) -> None:
+        """A device's ring may come back larger than what was mapped: ask, and map it all."""
+        if not stat.S_ISCHR(os.fstat(self.fd).st_mode):
+            return
+        from hmb_trace.live.device import get_info, map_region  # noqa: PLC0415 - devices only
+
+        info = get_info(self.fd, self.path)
+        if info.map_size <= len(self._memory):
+            return
+        old = self._memory
+        self._memory, _ = map_region(self.fd, info, self.path)
+        self._base = ffi.from_buffer(self._memory)
+        old.close()
 
     @property
     def identity(self) -> str:
