@@ -35,7 +35,7 @@ def installation(system: System) -> Iterator[Finding]:
     has_group = any(line.startswith(f"{GROUP}:") for line in text.splitlines())
     has_unit = any(system.at(f"{folder}/{_UNIT}").exists() for folder in _UNIT_FOLDERS)
     if not has_unit:
-        advice = "start hmb-trace-daemon by hand, or: make deb, apt install ./build/deb/*.deb"
+        advice = "start hmb-trace-daemon by hand, or: make deb, apt install ./dist/hmb-trace_*.deb"
         yield Finding("service", Status.NOTE, f"{_UNIT} is not installed", advice)
     elif not has_group:
         text = f"{_UNIT} is installed, but there is no group {GROUP}: it cannot start"
