@@ -33,7 +33,6 @@ from hmb_daemon.writing.sidecar_builder import Origin
 from hmb_trace._core import ffi, lib
 from hmb_trace.dumps.sidecar import CatalogCopy, Device
 from hmb_trace.errors import CannotCreateError, InvalidDataError, from_os_error
-from hmb_trace.live import device
 from hmb_trace.live.ring import Ring, invalid_cursors
 from hmb_trace.units import format_size
 
@@ -49,7 +48,7 @@ _SYSFS = Path("/sys/class/nvme")
 def device_of(ring: Ring) -> Device:
     """What the system knows about the drive behind a ring."""
     kind = "char" if stat.S_ISCHR(os.fstat(ring.fd).st_mode) else "file"
-    drive = device.controller(ring.fd) if kind == "char" else None
+    drive = ring.drive
     said = {}
     for field, attribute in (
         ("serial", "serial"),
