@@ -74,8 +74,7 @@ PLAIN = ((2048,), 4096, "more than this host allocates in one piece")
 MERGING = ((2048, 16384), 65536, "less than half of the buffer")
 
 
-@pytest.mark.parametrize("series", ["6.1", "7"])
-@pytest.mark.parametrize("iommu", [False, True])
+@pytest.mark.parametrize(("series", "iommu"), [("6.1", False), ("6.1", True), ("7", True)])
 def test_layout_of_the_slice_h8(machine: None, series: str, *, iommu: bool) -> None:
     """Without an IOMMU 2 MiB is the largest ring; behind one it is half of the buffer."""
     kernel = vmkit.KERNELS[series]
