@@ -52,7 +52,7 @@ def guest(module: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[vm
     with vmkit.Guest(mode="systemd", exchange=state, memory="1G") as guest:
         guest.check(f"cp {module} .")
         guest.check(f"install -D {module} /lib/modules/$(uname -r)/updates/{module.name}")
-        guest.check("depmod", 120)
+        guest.check("/sbin/depmod", 120)
         for name in PROGRAMS:
             guest.check(f"ln -sf $PWD/.venv/bin/{name} /usr/bin/{name}")
         yield guest
