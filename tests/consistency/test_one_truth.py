@@ -127,7 +127,7 @@ def by_decode(run: Runner) -> Said:
 
 
 def by_filter(run: Runner) -> Said:
-    _, out, err = run.run("filter", "--partial", "--format", "csv", "--cpu", "0", *run.inputs)
+    _, out, err = run.run("filter", "--partial", "--format", "csv", "--cpu", "0..255", *run.inputs)
     said = of_line(err)
     return Said(said.verdict, said.lost, len(out.splitlines()) - 1)
 
