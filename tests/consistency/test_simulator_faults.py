@@ -54,7 +54,11 @@ def _capture(kind: str, folder: Path) -> Path:
     return out
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
+_SLOW = ("by_sql", "by_arrow", "by_report", "by_info_text")  # told apart by made captures
+QUICK = [command for command in COMMANDS if command.__name__ not in _SLOW]
+
+
+@pytest.mark.parametrize("command", QUICK, ids=lambda command: command.__name__)
 @pytest.mark.parametrize("kind", FAULTS)
 def test_one_truth_about_faults(
     kind: str,
