@@ -154,8 +154,8 @@ def command(
             )
         made = {"copy": copy, "split_cpu": split_cpu, "partial": partial}
         found = _to_ctf(dump, output, catalog, quiet=quiet, **made)
-        raise_problems(dump)
         close(found, quiet=quiet)
+        raise_problems(dump)
         return
     if copy or split_cpu:
         raise UsageError("--copy and --split-cpu are for --to ctf")
@@ -166,8 +166,8 @@ def command(
         said = _run(job, job.batches(advance))
     if not quiet and output != "-":
         note(f"{output}: {said}")
-    raise_problems(dump)
     close(accountant.finish(), quiet=quiet)
+    raise_problems(dump)
 
 
 def _target(target: str | None, output: str | None) -> tuple[str, str]:
