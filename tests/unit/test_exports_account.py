@@ -185,3 +185,19 @@ def test_report_badge_has_the_colour_of_the_verdict(spoil: str, badge: str, capt
         single.with_suffix(".json").write_text(text, encoding="utf-8")
     assert main(["report", str(single), "-o", str(out), "-q"]) == 0
     assert f'<span class="badge {badge}">' in out.read_text(encoding="utf-8")
+
+
+# ---- top of a directory (R2) ----
+
+
+def test_top_of_a_directory_tells_verdict_and_losses(
+    capture: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["top", str(capture), "--once", "--interval", "50ms"]
+    assert main(words) == 0
+    out = capfd.readouterr().out
+    assert "lossy: 5 records lost in 1 gap (ring-overflow)" in out
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert (found["lost"], found["gaps"], found["sealed"]) == (5, 1, 2)
+    assert found["verdict"].startswith("lossy")
