@@ -61,8 +61,9 @@ def read_table(path: Path) -> Any:
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
 def test_tables_carry_the_account_and_say_where_a_record_stands(name: str, capture: Path) -> None:
     table, about = read_table(convert(capture, name, "-q"))
-    assert about[b"hmb_trace.verdict"] == b"lossy"
-    assert json.loads(about[b"hmb_trace.account"])["lost"] == 5
+    assert about[b"hmb_trace.verdict"] == b"lossy: 5 records lost in 1 gap (ring-overflow)"
+    account = json.loads(about[b"hmb_trace"])["account"]
+    assert (account["verdict"], account["lost"]) == ("lossy", 5)
     found = table.to_pydict()
     assert found["epoch"] == [0] * 20 + [1] * 20
     assert found["host_ns"][0] == HOST and found["host_ns"][20] == HOST + 10**9
