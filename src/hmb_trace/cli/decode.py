@@ -83,7 +83,7 @@ def command(
     batches = selection.batches(dump, partial=partial)
     with output_file(output, inputs=files) as out:
         write_listing(out, listing, limited(batches, limit), axis_of(clock, dump), dump)
-    note_if_nothing(dump, selection, catalog)
+    note_if_nothing(dump, selection)
     raise_problems(dump)
 
 

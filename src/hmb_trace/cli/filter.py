@@ -86,5 +86,5 @@ def command(
             count = write_listing(out, listing, batches, axis_of(clock, dump), dump)
     if output and output != "-":
         note(f"{output}: {count} records")
-    note_if_nothing(dump, selection, catalog)
+    note_if_nothing(dump, selection)
     raise_problems(dump)
