@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Callable
@@ -179,17 +180,16 @@ def by_arrow(run: Runner) -> Said:
     parquet = pytest.importorskip("pyarrow.parquet")
     out = run.folder.parent / "made.parquet"
     run.run("convert", "--partial", *run.inputs, "-o", out)
-    text = parquet.read_schema(out).metadata[b"hmb_trace"]
-    found = json.loads(text)
-    account = found.get("account", found)
-    return Said(account["verdict"], account["lost"])
+    return of_json(json.loads(parquet.read_metadata(out).metadata[b"hmb_trace.account"]))
 
 
 def by_report(run: Runner) -> Said:
     out = run.run("report", *run.inputs, "-o", "-")[1]
-    data = json.loads(re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', out, re.S)[1])  # type: ignore[index] # the page always has it
-    account = data["account"]
-    return Said(account["verdict"], account["lost"])
+    found = re.search(r'id="verdict" data-verdict="(\w+)">([^<]*)</p>', out)
+    assert found
+    said = of_line(html.unescape(found[2]))
+    assert said.verdict == found[1]
+    return said
 
 
 def by_python(run: Runner) -> Said:

@@ -442,7 +442,7 @@ def test_pack_options_are_checked() -> None:
 
 
 def test_open_begins_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hmb_trace.pccx import rules  # noqa: PLC0415 - only here
+    from hmb_trace.query import rules  # noqa: PLC0415 - only here
 
     small = rules.OpenTable
     monkeypatch.setattr("hmb_trace.pccx.maker.OpenTable", lambda: small(64, 256))
