@@ -61,8 +61,9 @@ def read_table(path: Path) -> Any:
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
 def test_tables_carry_the_account_and_say_where_a_record_stands(name: str, capture: Path) -> None:
     table, about = read_table(convert(capture, name, "-q"))
-    assert about[b"hmb_trace.verdict"] == b"lossy"
-    assert json.loads(about[b"hmb_trace.account"])["lost"] == 5
+    assert about[b"hmb_trace.verdict"] == b"lossy: 5 records lost in 1 gap (ring-overflow)"
+    account = json.loads(about[b"hmb_trace"])["account"]
+    assert (account["verdict"], account["lost"]) == ("lossy", 5)
     found = table.to_pydict()
     assert found["epoch"] == [0] * 20 + [1] * 20
     assert found["host_ns"][0] == HOST and found["host_ns"][20] == HOST + 10**9
@@ -185,3 +186,19 @@ def test_report_badge_has_the_colour_of_the_verdict(spoil: str, badge: str, capt
         single.with_suffix(".json").write_text(text, encoding="utf-8")
     assert main(["report", str(single), "-o", str(out), "-q"]) == 0
     assert f'<span class="badge {badge}">' in out.read_text(encoding="utf-8")
+
+
+# ---- top of a directory (R2) ----
+
+
+def test_top_of_a_directory_tells_verdict_and_losses(
+    capture: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["top", str(capture), "--once", "--interval", "50ms"]
+    assert main(words) == 0
+    out = capfd.readouterr().out
+    assert "lossy: 5 records lost in 1 gap (ring-overflow)" in out
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert (found["lost"], found["gaps"], found["sealed"]) == (5, 1, 2)
+    assert found["verdict"].startswith("lossy")

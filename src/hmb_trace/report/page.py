@@ -122,7 +122,10 @@ class _Page:
             if pair.histogram.count:
                 histograms[f"pair-{i}"] = self._histogram(pair.histogram, "ns", 0)
                 heats[f"pair-{i}"] = pair.heat(self.found.grid)
+        account = self.found.account.as_dict()
+        account["reasons"] = account["reasons"][:REASONS_LISTED]
         return {
+            "account": account,
             "timeline": self._timeline(),
             "histograms": {k: h for k, h in histograms.items() if h["buckets"]},
             "heats": heats,
