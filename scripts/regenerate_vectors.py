@@ -169,7 +169,7 @@ def dump_vector(case: cases.DumpVector) -> dict[str, Any]:
                 "lost": account.lost,
                 "duplicates": account.duplicates,
                 "sequence_resets": account.sequence_resets,
-                "complete": account.complete,
+                "truncated_end": not account.complete,
             },
             "fnv64": fnv64(case.dump[: account.offset]),
             "error": account.error and {"missing": account.error, "offset": account.offset},

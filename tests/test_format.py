@@ -191,7 +191,7 @@ def account_json(account: Account) -> dict[str, Any]:
         "lost": account.lost,
         "duplicates": account.duplicates,
         "sequence_resets": account.sequence_resets,
-        "complete": account.complete,
+        "truncated_end": not account.complete,
     }
 
 

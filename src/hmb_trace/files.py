@@ -6,9 +6,10 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,8 +17,14 @@ from hmb_trace.errors import CannotCreateError, UsageError, from_os_error
 
 
 @contextlib.contextmanager
-def output_file(path: str | None, *, inputs: tuple[str, ...] = ()) -> Iterator[BinaryIO]:
+def output_file(path: str | None, *, inputs: Sequence[str] = ()) -> Iterator[BinaryIO]:
     """Binary output: stdout for None and `-`, else a file that appears only when it is whole.
+
+    A symbolic link stays one: what it points to is written. Devices and pipes are written to, and
+    never replaced.
+
+    Args:
+        inputs: everything that is read: files, also by other names.
 
     Raises:
         UsageError: the output is one of the inputs.
@@ -28,7 +35,8 @@ def output_file(path: str | None, *, inputs: tuple[str, ...] = ()) -> Iterator[B
             yield out
         return
     target = Path(path)
-    _refuse_inputs(target, inputs)
+    refuse_inputs(target, inputs)
+    target = Path(os.path.realpath(target)) if target.is_symlink() else target
     if not target.exists() or target.is_file():
         yield from _atomic(target)
     else:
@@ -51,11 +59,27 @@ def binary_stdout() -> Iterator[BinaryIO]:
     out.flush()
 
 
-def _refuse_inputs(target: Path, inputs: tuple[str, ...]) -> None:
-    for name in inputs:
-        with contextlib.suppress(OSError):
-            if target.samefile(name):
-                raise UsageError(f"{target}: is an input too; choose another output")
+def refuse_inputs(target: Path, inputs: Sequence[str]) -> None:
+    """A capture exists once: nothing is put in its place, whatever name it goes by.
+
+    Raises:
+        UsageError: the target is one of the inputs.
+    """
+    try:
+        there = target.stat()
+    except OSError:
+        return  # a new file
+    if any(_is_same(there, name) for name in inputs if name != "-"):
+        raise UsageError(f"{target}: is an input too; choose another output")
+
+
+def _is_same(there: os.stat_result, name: str) -> bool:
+    if stat.S_ISCHR(there.st_mode) or stat.S_ISFIFO(there.st_mode):
+        return False  # /dev/null, a terminal: nothing to overwrite
+    try:
+        return os.path.samestat(there, Path(name).stat())
+    except (OSError, ValueError):
+        return False
 
 
 def _special(target: Path) -> Iterator[BinaryIO]:

@@ -38,6 +38,19 @@ OPENERS = {
     "hmb_producer_sim._engine": "libhmbsim",
     "hmb_daemon.host.sysio": "libc",
 }
+# The wings of hmb_trace from the bottom up; a module may import its own floor and those below.
+FLOORS = (
+    ("",),  # the core: modules of the package itself
+    ("catalog", "dumps"),
+    ("live",),
+    ("query", "text"),
+    ("pccx", "exports"),
+    ("report", "top", "view"),
+    ("cli",),
+)
+# SQL reads dumps as Arrow tables, so it stands on the exporter that makes these.
+ON_THE_EXPORTS = frozenset(f"hmb_trace.query.{name}" for name in ("sql", "tables", "places"))
+ABOVE_THE_WINGS = frozenset(("hmb_trace", "hmb_trace.testing"))  # public names; for tests of others
 EXPORTERS = ("hmb_trace.exports.arrow", "hmb_trace.exports.ctf", "hmb_trace.exports.perfetto")
 HEAVY = ("pyarrow", "duckdb", "textual", "perfetto", "jinja2", "prometheus_client")
 
@@ -112,6 +125,49 @@ def test_only_the_openers_touch_a_shared_library() -> None:
 def test_the_kernel_side_is_imported_by_the_ring_alone() -> None:
     users = {m for m in modules() if "hmb_trace.live.device" in imports(m)}
     assert users == {"hmb_trace.live.ring", "hmb_kmod_shim"}
+
+
+def wing_of(module: str) -> str:
+    """dumps of hmb_trace.dumps.account; "" for the core."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 2 or (modules()[module].name == "__init__.py") else ""
+
+
+def floor_of(module: str) -> int:
+    wing = "exports" if module in ON_THE_EXPORTS else wing_of(module)
+    return next(i for i, wings in enumerate(FLOORS) if wing in wings)
+
+
+def test_every_wing_has_a_floor() -> None:
+    ours = [m for m in modules() if package_of(m) == "hmb_trace" and m != "hmb_trace"]
+    known = {wing for wings in FLOORS for wing in wings}
+    assert {wing_of(module) for module in ours} <= known
+
+
+def test_wings_import_downwards_only() -> None:
+    ours = [
+        module
+        for module in modules()
+        if package_of(module) == "hmb_trace" and module not in ABOVE_THE_WINGS
+    ]
+    wrong = [
+        (module, name)
+        for module in ours
+        for name in imports(module)
+        if name in ours and floor_of(name) > floor_of(module)
+    ]
+    assert not wrong, offenders(wrong)
+
+
+def test_dumps_do_not_know_packages() -> None:
+    wrong = [
+        (module, name)
+        for module in modules()
+        if module.startswith("hmb_trace.dumps")
+        for name in imports(module)
+        if name.startswith(("hmb_trace.pccx", "hmb_trace.exports", "hmb_trace.query"))
+    ]
+    assert not wrong, offenders(wrong)
 
 
 def test_exporters_do_not_know_each_other() -> None:

@@ -99,7 +99,7 @@ def test_directory_is_one_stream_in_the_order_of_numbers(tmp_path: Path) -> None
         (tmp_path / f"dev-000001-20260101T000000Z.{other}").write_text("HMEV")
     dump = open_dump(tmp_path)
     assert seqs(tmp_path) == list(range(60))
-    assert summarise(dump).gaps == 0
+    assert summarise(dump).account.gaps == 0
 
 
 def test_segments_missing_between_are_a_gap_but_other_files_are_not(tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_segments_missing_between_are_a_gap_but_other_files_are_not(tmp_path: Pa
     other = tmp_path / "other.bin"
     for path, start in ((first, 0), (third, 40), (other, 900)):
         path.write_bytes(some_records(20, start))
-    assert summarise(open_dumps([first, third])).lost == 20
-    assert summarise(open_dumps([first, other])).lost == 0
+    assert summarise(open_dumps([first, third])).account.lost == 20
+    assert summarise(open_dumps([first, other])).account.lost == 0
 
 
 def test_new_epoch_r6_starts_a_sequence_of_its_own(tmp_path: Path) -> None:
@@ -120,11 +120,11 @@ def test_new_epoch_r6_starts_a_sequence_of_its_own(tmp_path: Path) -> None:
             segment=path.name, number=number, label="dev", device=Device(path="x"), epoch=epoch
         )
         sidecar_path(path).write_bytes(made.encode())
-    found = summarise(open_dump(tmp_path))
+    found = summarise(open_dump(tmp_path)).account
     assert (found.records, found.gaps, found.sequence_resets) == (60, 0, 0)
     for path in tmp_path.glob("*.json"):
         path.unlink()
-    assert summarise(open_dump(tmp_path)).sequence_resets == 1
+    assert summarise(open_dump(tmp_path)).account.sequence_resets == 1
 
 
 def test_directory_without_segments(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_empty_dump_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "empty.bin"
     path.touch()
     found = summarise(open_dump(path))
-    assert (found.records, found.complete, found.first_seq) == (0, True, None)
+    assert (found.account.records, found.problem, found.account.first_seq) == (0, None, None)
 
 
 def test_not_a_dump_names_the_magic(tmp_path: Path) -> None:

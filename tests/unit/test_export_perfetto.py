@@ -12,9 +12,9 @@ import pytest
 
 from hmb_trace import testing
 from hmb_trace.catalog.model import Catalog
+from hmb_trace.dumps.account import Accountant
 from hmb_trace.dumps.dump import open_dump
 from hmb_trace.dumps.timeaxis import RelativeAxis, firmware_axis
-from hmb_trace.dumps.walker import Walker
 from hmb_trace.exports import perfetto, perfetto_tracks
 from hmb_trace.exports.perfetto import PerfettoCounts, PerfettoWriter
 from tests.conftest import require_module
@@ -83,12 +83,12 @@ def export(
 ) -> Parsed:
     require_module("perfetto", "analysis")
     out = io.BytesIO()
-    walker = Walker(keep_breaks=True)
+    dump = open_dump(io.BytesIO(data))
+    accountant = Accountant(dump)
     writer = PerfettoWriter(out, catalog, axis)
-    for batch in open_dump(io.BytesIO(data)).batches(max_bytes, walker=walker):
-        writer.add(batch, walker.breaks or ())
-        walker.breaks = []
-    counts = writer.finish()
+    for batch in dump.batches(max_bytes, walker=accountant.walker):
+        writer.add(batch)
+    counts = writer.finish(accountant.finish())
     parsed = Parsed(out.getvalue())
     parsed.counts = counts
     return parsed
@@ -155,7 +155,7 @@ def test_losses_are_slices_on_every_track_they_concern(axis: Any, moved: int) ->
     )
     parsed = export(data, axis=axis)
     assert parsed.events[0]["ts"] == 5 + moved
-    args = {"seq_before": 1, "seq_after": 9, "lost": 7}
+    args = {"seq_before": 1, "seq_after": 9, "lost": 7, "kind": "unexplained"}
     assert sorted(parsed.slices()) == [
         ("lost 7", f"cpu {cpu}", 6 + moved, 77 + moved, args) for cpu in (0, 1, 3)
     ]

@@ -121,7 +121,8 @@ def test_container_p1_mistyped_checksum(value: object, path: Path) -> None:
 def test_info_has_the_documented_keys(path: Path) -> None:
     found = info(path, container(b"", "raw"))
     assert list(found) == [
-        *("kind", "major", "minor", "header", "encoding", "events", "checksum", "warnings")
+        *("kind", "major", "minor", "header", "encoding", "events", "checksum", "warnings"),
+        *("verdict", "reasons", "lost", "lost_exact", "epochs", "clock_steps"),
     ]
     assert found["kind"] == "pccx"
     assert found["header"] == json.loads(container(b"", "raw")[16:])

@@ -289,11 +289,15 @@ def test_pack_takes_dump_sets_compressed_and_unfinished_segments(tmp_path: Path)
 
 def test_pack_p7_header_says_where_it_comes_from(tmp_path: Path) -> None:
     source, out = tmp_path / "x.bin", tmp_path / "x.pccx"
-    source.write_bytes(record(5, ts_ns=10) + marker(6) + record(9, ts_ns=20))
+    source.write_bytes(record(5, ts_ns=10) + record(9, ts_ns=20))
     clock = [sidecar.ClockPair(ts_ns=i, host_ns=2 * i, error_ns=3) for i in range(5000)]
-    gap = sidecar.Gap(offset=64, seq_before=5, seq_after=9, lost=1, rejected=1)
+    offset = len(record(5, ts_ns=10))
+    gap = sidecar.Gap(offset=offset, seq_before=5, seq_after=9, lost=2, rejected=1)
     made = sidecar.Sidecar(
         segment="x.bin", number=0, label="x", epoch=3, complete=False, clock=clock, gap_list=[gap],
+        bytes=source.stat().st_size, records=2, first_seq=5, last_seq=9, gaps=1, lost=2,
+        first_ts_ns=10, last_ts_ns=20,
+        rejects=sidecar.RejectsSummary(file="x.rejects", entries=1, records=1, bytes=32),
         device=sidecar.Device(path="/dev/x", serial="S1", firmware="F2"),
     )  # fmt: skip
     source.with_suffix(".json").write_bytes(made.encode())
@@ -302,7 +306,8 @@ def test_pack_p7_header_says_where_it_comes_from(tmp_path: Path) -> None:
     assert extra["device"]["serial"] == "S1"
     assert (extra["epoch"], extra["abi_version"], extra["complete"]) == (3, 1, False)
     assert (extra["first_seq"], extra["last_seq"], extra["records"]) == (5, 9, 2)
-    assert (extra["gaps"], extra["lost"], extra["sources"]) == (1, 1, ["x.bin"])
+    assert extra["account"]["lost"] == 3  # the rejects file, which held one of them, is gone
+    assert (extra["gaps"], extra["lost"], extra["sources"]) == (1, 3, ["x.bin"])
     assert len(extra["clock"]) == 1024
     assert (extra["clock"][0], extra["clock"][-1]) == ([0, 0, 3], [4999, 9998, 3])
     assert Catalog.from_dict(extra["catalog"]) == CATALOG
@@ -325,7 +330,7 @@ def test_raw_to_events_p3_p7_keeps_what_the_header_says(tmp_path: Path) -> None:
         "arch": {"mac_dims": [2, 3], "isa_version": "i", "peak_tops": 2.5, "more": [1]},
         "trace": {"cycles": 1, "cores": 1, "clock_mhz": 200, "x": None},
         "payload": {"encoding": "raw", "byte_length": len(payload), "y": "z"},
-        "hmb_trace": {**capture, "records": 2, "lost": 1},
+        "hmb_trace": {**capture, "records": 2, "account": {"verdict": "lossy", "lost": 1}},
         "zzz": {"a": 1},
     }
     raw, out = tmp_path / "raw.pccx", tmp_path / "out.pccx"
@@ -337,7 +342,9 @@ def test_raw_to_events_p3_p7_keeps_what_the_header_says(tmp_path: Path) -> None:
         assert (header["pccx_lab_version"], header["arch"]) == ("v9", theirs["arch"])
         assert (header["trace"]["clock_mhz"], header["trace"]["x"]) == (200, None)
         assert (header["payload"]["y"], header["zzz"]) == ("z", {"a": 1})
-        assert header["hmb_trace"].items() >= (capture | {"records": 2, "lost": 1}).items()
+        about = header["hmb_trace"]
+        assert {key: about[key] for key in capture} == capture
+        assert (about["records"], about["account"]["lost"]) == (2, 1)
         if encoding == "flatbuf":
             assert [row[1] for row in flat(out)] == [200, 400]
     pccx.convert(raw, out, "flatbuf", catalog=CATALOG)
@@ -435,7 +442,7 @@ def test_pack_options_are_checked() -> None:
 
 
 def test_open_begins_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hmb_trace.pccx import rules  # noqa: PLC0415 - only here
+    from hmb_trace.query import rules  # noqa: PLC0415 - only here
 
     small = rules.OpenTable
     monkeypatch.setattr("hmb_trace.pccx.maker.OpenTable", lambda: small(64, 256))

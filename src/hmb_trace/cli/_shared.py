@@ -6,16 +6,23 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Sequence
 
 import click
 
+from hmb_trace.dumps.account import Account, Verdict
 from hmb_trace.dumps.dump import Dump
+from hmb_trace.errors import EXIT_OK
 from hmb_trace.escapes import printable, printable_json
 
 FILES = click.argument("files", nargs=-1, required=True, metavar="FILE...")
 PARTIAL = click.option(
     "--partial", is_flag=True, help="Read a damaged or torn dump up to the fault, then go on."
 )
+STRICT = click.option(
+    "--strict", is_flag=True, help="Exit with 1 if records are missing or were rejected."
+)
+QUIET = click.option("-q", "--quiet", is_flag=True, help="No closing line about what is missing.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
 
 
@@ -51,6 +58,25 @@ def json_line(value: object) -> str:
     """A value as JSON that any reader takes and no terminal obeys."""
     plain = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     return printable_json(json.dumps(value, ensure_ascii=not plain, allow_nan=False))
+
+
+def inputs_of(files: Sequence[str], dump: Dump | None = None, *more: str | None) -> list[str]:
+    """Everything that a command reads, which its output must not be: for files.output_file.
+
+    more: a catalog, for example; None: not given.
+    """
+    paths = dump.files() if dump else []
+    return [*files, *paths, *(name for name in more if name)]
+
+
+def close(found: Account, *, strict: bool = False, quiet: bool = False) -> int:
+    """The closing line of a command whose data went to stdout, and its exit code.
+
+    On stderr, unless nothing is missing. strict: the verdict decides the exit code.
+    """
+    if not quiet and found.verdict is not Verdict.WHOLE:
+        note(found.line())
+    return found.exit_code if strict else EXIT_OK
 
 
 def raise_problems(dump: Dump) -> None:

@@ -21,19 +21,28 @@ from hmb_trace.cli._options import (
     selection_options_without_to,
 )
 from hmb_trace.cli._progress import input_bytes, progress_bar
-from hmb_trace.cli._shared import FILES, PARTIAL, note, notes_to_stderr, raise_problems
+from hmb_trace.cli._shared import (
+    FILES,
+    PARTIAL,
+    close,
+    inputs_of,
+    note,
+    notes_to_stderr,
+    raise_problems,
+)
 from hmb_trace.cli.decode import write_listing
+from hmb_trace.dumps.account import Account, Accountant, account, is_stream
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump
 from hmb_trace.dumps.kinds import Kind, kind_of
-from hmb_trace.dumps.timeaxis import axis_of, host_axis
-from hmb_trace.dumps.walker import SequenceBreak, Walker
+from hmb_trace.dumps.timeaxis import ClockPieces, axis_of
 from hmb_trace.errors import UsageError
 from hmb_trace.files import output_file
 from hmb_trace.query.select import Selection
 from hmb_trace.text.listing import Listing, Style
 
 TARGETS = ("ctf", "perfetto", "parquet", "arrow", "csv", "jsonl", "pccx")
+_MOST_PAIRS = 256  # of a piece of the clock that a trace carries
 _ENDINGS = {
     ".parquet": "parquet",
     ".arrow": "arrow",
@@ -59,15 +68,26 @@ class _Job:
     clock: str
     selection: Selection
     partial: bool
-    walker: Walker
+    accountant: Accountant
 
-    def new_breaks(self) -> list[SequenceBreak]:
-        """Those found since the last call."""
-        found, self.walker.breaks = self.walker.breaks or [], []
-        return found
+    def epoch_of(self, segment: int) -> int | None:
+        """The number of the epoch that a file belongs to, where its sidecar says it."""
+        known = self.dump.segments[segment].known
+        return known.epoch if known else None
+
+    def clock_pairs(self) -> Iterator[list[tuple[int, int]]]:
+        """(firmware, host) times of each piece of the clock, in their order."""
+        pieces = ClockPieces(self.dump)
+        if pieces.known:
+            found = {id(s.piece): s.piece for stretches in pieces.of_segment for s in stretches}
+            for piece in found.values():
+                step = max(1, len(piece.pairs) // _MOST_PAIRS)
+                yield [(pair.ts_ns, pair.host_ns) for pair in piece.pairs[::step]]
 
     def batches(self, advance: Callable[[int], None]) -> Iterator[RecordBatch]:
-        found = self.selection.batches(self.dump, partial=self.partial, walker=self.walker)
+        found = self.selection.batches(
+            self.dump, partial=self.partial, walker=self.accountant.walker
+        )
         for batch in found:
             yield batch
             advance(len(batch.buffer))
@@ -133,18 +153,20 @@ def command(
                 "--to ctf takes whole files; select first: hmb-trace filter ... -o part.bin"
             )
         made = {"copy": copy, "split_cpu": split_cpu, "partial": partial}
-        _to_ctf(dump, output, catalog, quiet=quiet, **made)
+        found = _to_ctf(dump, output, catalog, quiet=quiet, **made)
+        close(found, quiet=quiet)
         raise_problems(dump)
         return
     if copy or split_cpu:
         raise UsageError("--copy and --split-cpu are for --to ctf")
-    walker = Walker(keep_breaks=target == "perfetto")
-    inputs = (*files, *(segment.name for segment in dump.segments), *given(catalog_path))
-    job = _Job(dump, inputs, output, target, catalog, clock, selection, partial, walker)
+    accountant = Accountant(dump)
+    inputs = tuple(inputs_of(files, dump, catalog_path))
+    job = _Job(dump, inputs, output, target, catalog, clock, selection, partial, accountant)
     with progress_bar(f"to {target}", _size(files), quiet=quiet) as advance:
         said = _run(job, job.batches(advance))
     if not quiet and output != "-":
         note(f"{output}: {said}")
+    close(accountant.finish(), quiet=quiet)
     raise_problems(dump)
 
 
@@ -169,13 +191,25 @@ def _run(job: _Job, batches: Iterable[RecordBatch]) -> str:
             return f"{write_listing(out, listing, batches, shown, job.dump)} records"
     if job.target == "perfetto":
         return _to_perfetto(job, batches)
-    from hmb_trace.exports import arrow  # noqa: PLC0415 - needs the analysis extra
+    return _to_arrow(job, batches)
 
-    axis = host_axis(job.dump) if job.clock == "host" else None
-    maker = arrow.ArrowMaker(job.catalog, axis=axis)
+
+def _to_arrow(job: _Job, batches: Iterable[RecordBatch]) -> str:
+    from hmb_trace.exports import arrow  # noqa: PLC0415 - needs the analysis extra
+    from hmb_trace.query.places import place_columns  # noqa: PLC0415 - the same
+
+    maker = arrow.ArrowMaker(
+        job.catalog,
+        axis=None if job.clock == "fw" else axis_of(job.clock, job.dump),
+        relative=job.clock == "relative",
+        extra=place_columns(job.dump),
+    )
+    # A pipe passes once: what it is missing is known only when the schema has been written.
+    known = None if is_stream(job.dump) else account(job.dump)
     write = arrow.write_parquet if job.target == "parquet" else arrow.write_ipc
     with output_file(job.output, inputs=job.inputs) as out:
-        return f"{write(out, maker, batches)} rows"
+        rows = write(out, maker, batches, known)
+    return f"{rows} rows"
 
 
 def _to_perfetto(job: _Job, batches: Iterable[RecordBatch]) -> str:
@@ -183,10 +217,14 @@ def _to_perfetto(job: _Job, batches: Iterable[RecordBatch]) -> str:
 
     axis = axis_of(job.clock, job.dump)
     with output_file(job.output, inputs=job.inputs) as out:
-        writer = PerfettoWriter(out, job.catalog, axis, realtime=job.clock == "host")
+        writer = PerfettoWriter(
+            out, job.catalog, axis, realtime=job.clock == "host", epoch_of=job.epoch_of
+        )
         for batch in batches:
-            writer.add(batch, job.new_breaks())
-        counts = writer.finish()
+            writer.add(batch)
+        for number, pairs in enumerate(job.clock_pairs()):
+            writer.packets.clocks(number, pairs, primary=job.clock == "host")
+        counts = writer.finish(job.accountant.finish())
     for line in counts.warnings():
         note(f"warning: {line}")
     return (
@@ -195,7 +233,9 @@ def _to_perfetto(job: _Job, batches: Iterable[RecordBatch]) -> str:
     )
 
 
-def _to_ctf(dump: Dump, output: str, catalog: Catalog | None, *, quiet: bool, **how: bool) -> None:
+def _to_ctf(
+    dump: Dump, output: str, catalog: Catalog | None, *, quiet: bool, **how: bool
+) -> Account:
     from hmb_trace.exports import ctf  # noqa: PLC0415 - only for CTF
 
     if output == "-":
@@ -204,7 +244,7 @@ def _to_ctf(dump: Dump, output: str, catalog: Catalog | None, *, quiet: bool, **
     for line in made.warnings:
         note(f"warning: {line}")
     if quiet:
-        return
+        return made.account
     clocks = f", {made.clocks} traces (a clock each)" if made.clocks > 1 else ""
     note(
         f"{output}: {made.records} records, {made.streams} streams, {made.linked} of them linked"
@@ -212,6 +252,7 @@ def _to_ctf(dump: Dump, output: str, catalog: Catalog | None, *, quiet: bool, **
     )
     if made.untyped:
         note(f"payload lengths differ from the catalog, shown as bytes: {', '.join(made.untyped)}")
+    return made.account
 
 
 def _to_pccx(
@@ -248,3 +289,4 @@ def _to_pccx(
         result = pccx.pack(files, output, options, progress=advance, keep=given(catalog_path))
     for line in result.warnings:
         note(f"warning: {line}")
+    close(result.account, quiet=quiet)

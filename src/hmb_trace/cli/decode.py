@@ -19,12 +19,23 @@ from hmb_trace.cli._options import (
     open_files,
     selection_options,
 )
-from hmb_trace.cli._shared import FILES, PARTIAL, notes_to_stderr, raise_problems
+from hmb_trace.cli._shared import (
+    FILES,
+    PARTIAL,
+    QUIET,
+    STRICT,
+    close,
+    inputs_of,
+    notes_to_stderr,
+    raise_problems,
+)
+from hmb_trace.dumps.account import Accountant
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump, open_dump
 from hmb_trace.dumps.follow import follow
+from hmb_trace.dumps.kinds import Kind, kind_of
 from hmb_trace.dumps.timeaxis import Axis, Places, axis_of
-from hmb_trace.errors import UsageError
+from hmb_trace.errors import EXIT_OK, UsageError
 from hmb_trace.files import output_file
 from hmb_trace.text.listing import FORMATS, PAYLOADS, Listing, Style
 
@@ -46,6 +57,8 @@ from hmb_trace.text.listing import FORMATS, PAYLOADS, Listing, Style
 @click.option("--follow", "following", is_flag=True, help="FILE is a live dump-set directory.")
 @PARTIAL
 @CSV_SAFE
+@STRICT
+@QUIET
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of standard output.")
 def command(
     *,
@@ -59,9 +72,11 @@ def command(
     following: bool,
     partial: bool,
     csv_safe: bool,
+    strict: bool,
+    quiet: bool,
     output: str | None,
     **chosen: Any,
-) -> None:
+) -> int:
     """List the records of dumps, one line each. Wrap markers are skipped.
 
     \b
@@ -72,19 +87,42 @@ def command(
       hmb-trace-daemon --device /dev/nvme0-hmbtrace --output - | hmb-trace decode -
     """
     notes_to_stderr()
+    if any(is_rejects(name) for name in files):
+        return decode_rejects(files, output)
     dump = None if following else open_files(files)
     catalog = load_catalog(catalog_path, files, dump)
     columns = [name.strip() for name in fields.split(",")] if fields else []
     listing = Listing(Style(form, clock, payload, columns, csv_safe), catalog)
     if dump is None:
         follow_set(_live_directory(files, clock), listing, chosen, limit=limit, output=output)
-        return
+        return EXIT_OK
     selection = make_selection(dump, catalog, chosen)
-    batches = selection.batches(dump, partial=partial)
-    with output_file(output, inputs=files) as out:
+    accountant = Accountant(dump)
+    batches = selection.batches(dump, partial=partial, walker=accountant.walker)
+    with output_file(output, inputs=inputs_of(files, dump, catalog_path)) as out:
         write_listing(out, listing, limited(batches, limit), axis_of(clock, dump), dump)
     note_if_nothing(dump, selection)
+    account = accountant.finish(read_on=limit is None)
+    code = close(account, strict=strict, quiet=quiet)
     raise_problems(dump)
+    return code
+
+
+def is_rejects(name: str) -> bool:
+    """Whether a file holds rejected bytes."""
+    return name != "-" and Path(name).is_file() and kind_of(name) is Kind.REJECTS
+
+
+def decode_rejects(files: tuple[str, ...], output: str | None) -> int:
+    """Rejected bytes as text: header fields, neighbours, hex."""
+    from hmb_trace.dumps import reject_listing  # noqa: PLC0415 - only for rejects
+
+    with output_file(output, inputs=inputs_of(files)) as out:
+        for name in files:
+            for entry in reject_listing.entries(name):
+                for line in reject_listing.lines(entry):
+                    out.write(line.encode() + b"\n")
+    return EXIT_OK
 
 
 def write_listing(

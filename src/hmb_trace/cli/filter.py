@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,12 +21,19 @@ from hmb_trace.cli._options import (
 from hmb_trace.cli._shared import (
     FILES,
     PARTIAL,
+    QUIET,
+    STRICT,
+    close,
+    inputs_of,
     note,
     notes_to_stderr,
     raise_problems,
 )
 from hmb_trace.cli.decode import write_listing
+from hmb_trace.dumps.account import Accountant
 from hmb_trace.dumps.dump import open_dumps
+from hmb_trace.dumps.filtered import FilterWriter, write_sidecar
+from hmb_trace.dumps.sidecar import Filtered
 from hmb_trace.dumps.timeaxis import axis_of
 from hmb_trace.errors import UsageError
 from hmb_trace.files import output_file
@@ -44,6 +53,8 @@ from hmb_trace.text.listing import FORMATS, Listing, Style
 @selection_options
 @PARTIAL
 @CSV_SAFE
+@STRICT
+@QUIET
 @click.option("-o", "--output", metavar="FILE", help="Write there; - is standard output.")
 def command(
     *,
@@ -53,13 +64,15 @@ def command(
     clock: str,
     partial: bool,
     csv_safe: bool,
+    strict: bool,
+    quiet: bool,
     output: str | None,
     **chosen: Any,
-) -> None:
+) -> int:
     """Keep the records that meet every condition: as text, or as a new dump.
 
-    Records go into the new dump byte for byte, wrap markers do not. Its sequence numbers have
-    gaps where records were left out.
+    Records go into the new dump byte for byte, wrap markers do not. Its sidecar says that it is a
+    selection, what the source was missing, and how the clocks relate.
 
     \b
     Examples:
@@ -73,18 +86,47 @@ def command(
         raise UsageError("--format dump needs -o FILE (or -o - for standard output)")
     dump = open_dumps(files)
     catalog = load_catalog(catalog_path, files, dump)
+    accountant = Accountant(dump)
     selection = make_selection(dump, catalog, chosen)
-    batches = selection.batches(dump, partial=partial)
-    with output_file(output, inputs=files) as out:
+    batches = selection.batches(dump, partial=partial, walker=accountant.walker)
+    writer: FilterWriter | None = None
+    with output_file(output, inputs=inputs_of(files, dump, catalog_path)) as out:
         if form == "dump":
-            count = 0
+            writer = FilterWriter(out)
             for batch in batches:
-                out.write(batch.to_bytes())
-                count += len(batch)
+                writer.write(batch)
+            count = writer.records
         else:
             listing = Listing(Style(form, clock, csv_safe=csv_safe), catalog)
             count = write_listing(out, listing, batches, axis_of(clock, dump), dump)
+    note_if_nothing(dump, selection)
+    account = accountant.finish()
     if output and output != "-":
         note(f"{output}: {count} records")
-    note_if_nothing(dump, selection)
+        if writer and Path(output).is_file():
+            filtered = Filtered(expression=_expression(chosen), source=", ".join(files))
+            write_sidecar(Path(output), writer.sidecar(dump, account, Path(output), filtered))
+    code = close(account, strict=strict, quiet=quiet)
     raise_problems(dump)
+    return code
+
+
+def _expression(chosen: dict[str, Any]) -> str:
+    """The selection as it would be typed."""
+    words: list[str] = []
+    for option, name in _OPTIONS.items():
+        values = chosen.get(name) or ()
+        for value in (values,) if isinstance(values, str) else values:
+            words += [option, shlex.quote(str(value))]
+    return " ".join(words)
+
+
+_OPTIONS = {
+    "--opcode": "opcodes",
+    "--cpu": "cpus",
+    "--flags": "flags",
+    "--seq": "seq",
+    "--from": "begin",
+    "--to": "end",
+    "--where": "where",
+}

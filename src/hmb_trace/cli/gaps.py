@@ -8,67 +8,76 @@ import sys
 
 import click
 
-from hmb_trace.cli._shared import FILES, JSON, PARTIAL, notes_to_stderr, print_json, raise_problems
+from hmb_trace.cli._shared import (
+    FILES,
+    JSON,
+    PARTIAL,
+    STRICT,
+    close,
+    notes_to_stderr,
+    print_json,
+    raise_problems,
+    say,
+)
 from hmb_trace.cli._shared import table as aligned
+from hmb_trace.dumps.account import Account, Accountant
 from hmb_trace.dumps.dump import open_dumps
-from hmb_trace.dumps.knowledge import Loss, losses
-from hmb_trace.errors import EXIT_DATA_PROBLEM, EXIT_OK
+from hmb_trace.dumps.places import Place
 
 
 @click.command()
 @FILES
 @JSON
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
-@click.option("--strict", is_flag=True, help="Exit with 1 if there is any.")
+@STRICT
 @PARTIAL
 def command(
     files: tuple[str, ...], as_json: bool, as_csv: bool, strict: bool, partial: bool
 ) -> int:
-    """List every place where records are missing: seq, time, count, and the cause if known.
+    """List every place where records are missing: seq, time, count, and why.
 
-    Duplicates and sequence resets are listed too. Records that lie in the rejects file
-    are not lost; the sidecar beside a dump tells them apart and knows causes.
+    Duplicates, sequence resets, new epochs and clock steps are listed too. Records that lie in the
+    rejects file are not lost (`hmb-trace info X.rejects` shows them). The last line is the verdict.
 
     \b
     Examples:
       hmb-trace gaps capture/
-      hmb-trace gaps --strict x.bin || echo incomplete
+      hmb-trace gaps --strict x.bin || echo records are missing
     """
     notes_to_stderr()
     dump = open_dumps(files)
-    found = losses(dump, partial=partial)
+    accountant = Accountant(dump)
+    dump.scan(accountant.walker, partial=partial)
+    found = accountant.finish()
     if as_json:
-        for loss in found:
-            print_json(loss.as_dict())
+        for place in found.rows():
+            print_json(place.as_dict())
     elif as_csv:
         _print_csv(found)
     else:
         _print_text(found)
+    code = close(found, strict=strict, quiet=not (as_json or as_csv))
     raise_problems(dump)
-    return EXIT_DATA_PROBLEM if strict and found else EXIT_OK
+    return code
 
 
-def _print_csv(found: list[Loss]) -> None:
-    writer = csv.DictWriter(sys.stdout, Loss.__slots__, lineterminator="\n")
+def _print_csv(found: Account) -> None:
+    writer = csv.DictWriter(sys.stdout, Place.COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for loss in found:
-        writer.writerow(loss.as_dict())
+    for place in found.rows():
+        writer.writerow(place.as_dict())
 
 
-def _print_text(found: list[Loss]) -> None:
-    if not found:
-        click.echo("no gaps: nothing is missing between the first and the last record")
-        return
-    rows = [
-        ["file", "offset", "time", "kind", "seq before", "seq after", "lost", "rejected", "cause"]
-    ]
-    rows += [_row(loss) for loss in found]
-    click.echo(aligned(rows, right=(1, 2, 4, 5, 6, 7)))
-    lost = sum(loss.lost or 0 for loss in found)
-    unknown = sum(loss.lost is None for loss in found)
-    more = f", and {unknown} of unknown extent" if unknown else ""
-    places = sum(loss.kind == "gap" and bool(loss.lost) for loss in found)
-    click.echo(f"{lost} records lost in {places} gaps{more}")
+def _print_text(found: Account) -> None:
+    rows = [["file", "offset", "time", "kind", "seq before", "seq after", "lost", "rejected", ""]]
+    rows += [_row(place) for place in found.rows()]
+    if len(rows) > 1:
+        click.echo(aligned(rows, right=(1, 2, 4, 5, 6, 7)))
+    if found.unlisted:
+        click.echo(f"... and {found.unlisted:,} more places")
+    if found.begins:
+        say(f"{found.begins}: earlier segments are not here")
+    say(found.line())
 
 
 def _seconds(ts_ns: int) -> str:
@@ -76,15 +85,18 @@ def _seconds(ts_ns: int) -> str:
     return f"{ts_ns // 10**9}.{ts_ns % 10**9:09d}"
 
 
-def _row(loss: Loss) -> list[str]:
+def _row(place: Place) -> list[str]:
+    def number(value: int | None) -> str:
+        return "-" if value is None else str(value)
+
     return [
-        loss.file,
-        str(loss.offset),
-        "-" if loss.ts_ns is None else _seconds(loss.ts_ns),
-        loss.kind,
-        "-" if loss.seq_before is None else str(loss.seq_before),
-        "-" if loss.seq_after is None else str(loss.seq_after),
-        ">=1" if loss.lost is None else str(loss.lost),
-        str(loss.rejected),
-        loss.cause or "-",
+        place.file,
+        number(place.offset),
+        "-" if place.ts_ns is None else _seconds(place.ts_ns),
+        place.kind,
+        number(place.seq_before),
+        number(place.seq_after),
+        ">=1" if place.lost is None else str(place.lost) if place.is_loss else "-",
+        str(place.rejected),
+        place.text,
     ]

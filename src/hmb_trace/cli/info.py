@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from hmb_trace.cli._shared import FILES, JSON, notes_to_stderr, print_json, say, table
-from hmb_trace.dumps import rejects, sidecar
-from hmb_trace.dumps.dump import open_dump
+from hmb_trace.cli._shared import FILES, JSON, STRICT, notes_to_stderr, print_json, say, table
+from hmb_trace.dumps import sidecar
+from hmb_trace.dumps.account import Account, Epoch
+from hmb_trace.dumps.dump import Dump, open_dump
 from hmb_trace.dumps.kinds import Kind, kind_of
+from hmb_trace.dumps.segments import Segment
 from hmb_trace.dumps.summary import summarise
-from hmb_trace.errors import HmbTraceError
+from hmb_trace.errors import EXIT_OK, HmbTraceError
 from hmb_trace.units import format_duration, format_size
 
 _MOST_REJECTS = 20
@@ -24,8 +26,10 @@ _MOST_REJECTS = 20
 @FILES
 @JSON
 @click.option("--checksum", is_flag=True, help="Hash every record byte too (FNV-1a-64).")
-def command(files: tuple[str, ...], as_json: bool, checksum: bool) -> None:
-    """Say what FILES are and what is in them.
+@click.option("--deep", is_flag=True, help="Read every record, whatever the sidecars say.")
+@STRICT
+def command(files: tuple[str, ...], as_json: bool, checksum: bool, deep: bool, strict: bool) -> int:
+    """Say what FILES are, what is in them and what they are missing.
 
     A FILE is a dump (.bin, .bin.zst, .part), a dump-set directory, a .pccx, a rejects file, a
     ring (device, file in /dev/shm, shm:/NAME; only looked at), or - for a dump on standard input.
@@ -38,29 +42,42 @@ def command(files: tuple[str, ...], as_json: bool, checksum: bool) -> None:
     """
     notes_to_stderr()
     problem: HmbTraceError | None = None
+    code = EXIT_OK
     for name in files:
-        found, fault = _inspect(name, checksum)
+        found = _inspect(name, checksum, deep)
         if as_json:
-            print_json(found)
+            print_json(found.made)
         else:
             _print(name, found, heading=len(files) > 1)
-        problem = fault or problem
+        problem = found.problem or problem
+        if found.account and strict:
+            code = max(code, found.account.exit_code)
     if problem:
         raise problem
+    return code
 
 
-def _inspect(name: str, checksum: bool) -> tuple[dict[str, Any], HmbTraceError | None]:
+@dataclass(frozen=True)
+class _Found:
+    made: dict[str, Any]
+    problem: HmbTraceError | None = None
+    dump: Dump | None = None
+    account: Account | None = None
+
+
+def _inspect(name: str, checksum: bool, deep: bool) -> _Found:
     kind = kind_of(name)
     if kind is Kind.REJECTS:
-        return _rejects(name), None
+        return _Found(_rejects(name))
     if kind is Kind.RING:
-        return _ring(name), None
+        return _Found(_ring(name))
     if kind is Kind.PCCX:
         from hmb_trace import pccx  # noqa: PLC0415 - only for .pccx
 
-        return pccx.inspect(name), None
-    summary = summarise(open_dump(name), checksum=checksum)
-    return summary.as_json(), summary.problem
+        return _Found(pccx.inspect(name))
+    dump = open_dump(name)
+    summary = summarise(dump, checksum=checksum, deep=deep)
+    return _Found(summary.as_json(), summary.problem, dump, summary.account)
 
 
 def _ring(name: str) -> dict[str, Any]:
@@ -82,31 +99,49 @@ def _ring(name: str) -> dict[str, Any]:
 
 
 def _rejects(name: str) -> dict[str, Any]:
-    entries = list(rejects.read(name))
-    listed = [
-        {
-            "reason": e.reason,
-            "epoch": e.epoch,
-            "cursor": e.cursor,
-            "host_ns": e.host_ns,
-            "length": len(e.data),
-        }
-        for e in entries
-    ]
-    return {"kind": "rejects", "count": len(entries), "entries": listed}
+    from hmb_trace.dumps import reject_listing  # noqa: PLC0415 - only for rejects
+
+    listed = list(reject_listing.entries(name))
+    return {"kind": "rejects", "count": len(listed), "entries": listed}
 
 
-def _print(name: str, found: dict[str, Any], *, heading: bool) -> None:
+def _print(name: str, found: _Found, *, heading: bool) -> None:
+    made = found.made
     if heading:
         say(f"{name}:")
-    rows = [[f"{key}:", _text(key, value)] for key, value in _flat(found) if key != "entries"]
-    if found["kind"] == "dump" and found["records"]:
-        span = found["last_ts_ns"] - found["first_ts_ns"]
-        rows.append(["time span:", format_duration(span)])
+    rows = [[f"{key}:", _text(key, value)] for key, value in _flat(made) if key != "entries"]
+    if found.account:
+        rows = [row for row in rows if row[0] not in _TOLD_BY_VERDICT]
+        span = sum(_span(epoch) for epoch in found.account.epochs)
+        rows.append(["time span:", format_duration(span) if span >= 0 else "-"])
+        rows.append(["verdict:", found.account.line()])
     click.echo(table(rows))
-    _print_rejects(found.get("entries", []))
-    if found["kind"] == "dump" and name != "-":
-        _print_sidecar(Path(name))
+    if found.account:
+        _print_reasons(found.account)
+    _print_rejects(made.get("entries", []))
+    if found.dump and len(found.dump.segments) == 1:
+        _print_sidecar(found.dump.segments[0])
+
+
+_TOLD_BY_VERDICT = ("reasons:", "lost_exact:", "verdict:")
+_MOST_REASONS = 10
+
+
+def _span(epoch: Epoch) -> int:
+    """Firmware time of an epoch."""
+    if epoch.first_ts_ns is None or epoch.last_ts_ns is None:
+        return 0
+    return max(0, epoch.last_ts_ns - epoch.first_ts_ns)
+
+
+def _print_reasons(account: Account) -> None:
+    """Why the verdict is what it is."""
+    for reason in account.reasons[:_MOST_REASONS]:
+        count = "?" if reason.count is None else f"{reason.count:,}"
+        where = f" at byte {reason.offset} of {reason.file}" if reason.offset is not None else ""
+        say(f"  {reason.kind}: {count}{where}{'; ' * bool(reason.text)}{reason.text}")
+    if len(account.reasons) > _MOST_REASONS:
+        say(f"  ... and {len(account.reasons) - _MOST_REASONS} more (hmb-trace gaps lists all)")
 
 
 def _flat(found: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -133,31 +168,32 @@ def _text(key: str, value: Any) -> str:
 
 
 def _print_rejects(entries: list[dict[str, Any]]) -> None:
-    rows = [["reason", "epoch", "cursor", "bytes"]]
+    from hmb_trace.dumps import reject_listing  # noqa: PLC0415 - only for rejects
+
     for entry in entries[:_MOST_REJECTS]:
-        rows.append([entry["reason"], *(str(entry[k]) for k in ("epoch", "cursor", "length"))])
-    if entries:
-        click.echo(table(rows, right=(1, 2, 3)))
+        for line in reject_listing.lines(entry):
+            say(line)
     if len(entries) > _MOST_REJECTS:
-        click.echo(f"... and {len(entries) - _MOST_REJECTS} more (--json lists all)")
+        say(f"... and {len(entries) - _MOST_REJECTS} more (--json lists all)")
 
 
-def _print_sidecar(path: Path) -> None:
+def _print_sidecar(segment: Segment) -> None:
     """What only the sidecar knows, in short."""
-    if not path.is_file() or not (beside := sidecar.sidecar_path(path)).is_file():
+    known = segment.known
+    if known is None or segment.path is None:
         return
-    known = sidecar.load(beside)
     device = " ".join(filter(None, (known.device.model, known.device.serial)))
     rows = [
         ["device:", f"{known.device.path} {device}".strip()],
-        [
-            "sealed:",
-            f"{known.cause or '?'}, capture {'complete' if known.complete else 'NOT complete'}",
-        ],
+        ["sealed:", known.cause or "?"],
     ]
+    if known.filtered:
+        rows.append(["filtered:", f"{known.filtered.expression} of {known.filtered.source}"])
+    if known.catalog:
+        rows.append(["catalog:", f"{known.catalog.name} {known.catalog.firmware_build}".strip()])
     if known.rejects:
         r = known.rejects
-        rows.append(["rejects:", f"{r.entries} entries, {r.records} records, {r.bytes} bytes"])
+        beside = sidecar.rejects_path(segment.path)
+        counts = f"{r.entries} entries, {r.records} records, {r.bytes} bytes"
+        rows.append(["rejects:", f"{counts}; see hmb-trace info {beside}"])
     click.echo(table(rows))
-    if known.rejects:
-        _print_rejects(_rejects(str(sidecar.rejects_path(path)))["entries"])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from hmb_trace.cli._options import CATALOG, given, load_catalog, open_files
-from hmb_trace.cli._shared import note, notes_to_stderr
+from hmb_trace.cli._options import CATALOG, load_catalog, open_files
+from hmb_trace.cli._shared import inputs_of, note, notes_to_stderr
 from hmb_trace.files import output_file
 
 
@@ -47,8 +47,7 @@ def command(
     notes_to_stderr()
     dump = open_files(files)
     catalog = load_catalog(catalog_path, files, dump)
-    inputs = (*files, *(s.name for s in dump.segments), *given(catalog_path))
-    with output_file(output, inputs=inputs) as out:
+    with output_file(output, inputs=inputs_of(files, dump, catalog_path)) as out:
         page = build(dump, catalog=catalog, title=title or _title(files))
         # A file's name need not be UTF-8.
         data = page.encode(errors="backslashreplace")

@@ -19,12 +19,16 @@ from hmb_trace.cli._shared import (
     FILES,
     JSON,
     PARTIAL,
+    QUIET,
+    STRICT,
+    close,
     notes_to_stderr,
     print_json,
     raise_problems,
     table,
 )
 from hmb_trace.dumps.dump import open_dumps
+from hmb_trace.errors import EXIT_OK
 from hmb_trace.query.stats import as_json as statistics_json
 from hmb_trace.query.stats import gather
 from hmb_trace.units import format_duration, format_size
@@ -39,6 +43,8 @@ _BAR = 40  # characters
 @selection_options
 @click.option("--top", default=20, show_default=True, help="Opcodes listed; 0 lists all.")
 @PARTIAL
+@STRICT
+@QUIET
 def command(
     *,
     files: tuple[str, ...],
@@ -46,8 +52,10 @@ def command(
     catalog_path: str | None,
     top: int,
     partial: bool,
+    strict: bool,
+    quiet: bool,
     **chosen: Any,
-) -> None:
+) -> int:
     """Count: rates, opcodes, cores, payload sizes, intervals, durations, losses.
 
     Durations of paired events need a --catalog. Losses are those of the whole dump,
@@ -64,7 +72,7 @@ def command(
     events = event_file(files)
     if events:
         print_event_statistics(events, as_json=as_json)
-        return
+        return EXIT_OK
     dump = open_dumps(files)
     catalog = load_catalog(catalog_path, files, dump)
     selection = make_selection(dump, catalog, chosen)
@@ -74,11 +82,13 @@ def command(
         print_json(made)
     else:
         _print(made, top)
-    selection.met.selected = found.walker.records
+    selection.met.selected = found.counts.records
     if catalog:
         selection.met.see([opcode for opcode, *_ in found.opcodes()], catalog)
     note_if_nothing(dump, selection)
+    code = close(found.account, strict=strict, quiet=quiet)
     raise_problems(dump)
+    return code
 
 
 def _print(made: dict[str, Any], top: int) -> None:
@@ -119,11 +129,17 @@ def _overview(made: dict[str, Any]) -> list[list[str]]:
         ["time span:", format_duration(made["duration_ns"])],
         ["wrap markers:", f"{made['wrap_markers']:,}"],
         ["truncated:", f"{made['truncated']:,}"],
-        ["lost:", f"{made['lost']:,} records in {made['gaps']:,} gaps"],
+        ["lost:", _lost(made)],
         ["duplicates:", f"{made['duplicates']:,}"],
         ["sequence resets:", f"{made['sequence_resets']:,}"],
         ["clock steps back:", f"{made['clock_steps_back']:,}"],
     ]
+
+
+def _lost(made: dict[str, Any]) -> str:
+    """Of the whole dump, whatever was selected."""
+    least = "" if made["lost_exact"] or not made["lost"] else "at least "
+    return f"{least}{made['lost']:,} records in {made['gaps']:,} gaps ({made['verdict']})"
 
 
 def _opcodes(made: dict[str, Any], top: int) -> list[list[str]]:

@@ -30,15 +30,21 @@ def command(files: tuple[str, ...], strict: bool, quiet: bool) -> int:
     bad = False
     for name in files:
         found = _verdict(name, strict)
+        failing = strict and _counts_warnings(found)
         for warning in found.warnings:
-            note(f"{name}: {'problem' if strict else 'warning'}: {warning}")
+            note(f"{name}: {'problem' if failing else 'warning'}: {warning}")
         for problem in found.problems:
             note(f"problem: {problem}")
-        failed = bool(found.problems or (strict and found.warnings))
+        failed = bool(found.problems or failing)
         bad = bad or failed
         if not failed and not quiet:
             say(f"{name}: ok, {_size(found)}")
     return EXIT_DATA_PROBLEM if bad else EXIT_OK
+
+
+def _counts_warnings(found: Verdict) -> bool:
+    """Under --strict: of a dump its verdict decides, of a .pccx every warning does."""
+    return bool(found.account.exit_code) if found.account else bool(found.warnings)
 
 
 def _verdict(name: str, strict: bool) -> Verdict:

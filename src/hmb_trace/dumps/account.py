@@ -21,7 +21,9 @@ from hmb_trace.dumps.facts import Facts
 from hmb_trace.dumps.filewalk import FileWalk, FileWalker
 from hmb_trace.dumps.kinds import Kind
 from hmb_trace.dumps.places import (
+    CLOCK,
     DUPLICATE,
+    EPOCH,
     OTHER_KINDS,
     RESET,
     UNVERIFIED_KINDS,
@@ -153,6 +155,29 @@ class Account:
     unlisted: int = 0
     problems: list[DumpError] = field(default_factory=list)
     boundaries: list[list[int]] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+    def rows(self) -> list[Place]:
+        """What `hmb-trace gaps` lists: the places, and where epochs and clock pieces begin."""
+        epochs = [
+            Place(EPOCH, e.segment, self.files[e.segment], e.offset, e.number, ts_ns=e.first_ts_ns)
+            for e in self.epochs[1:]
+        ]
+        steps = [
+            Place(
+                CLOCK,
+                s.segment,
+                s.file,
+                s.offset,
+                s.epoch,
+                ts_ns=s.ts_after,
+                host_ns=s.host_ns,
+                text=f"from {s.ts_before} to {s.ts_after} ns",
+            )
+            for s in self.clock_steps
+        ]
+        listed = [place for place in self.places if place.kind != "no-sidecar"]
+        return sorted([*epochs, *listed, *steps], key=lambda place: place.order)
 
     @property
     def exit_code(self) -> int:
@@ -403,6 +428,7 @@ class _Assembly:
         if full:
             made.first_seq, made.last_seq = full[0].first_seq, full[-1].last_seq
             made.first_ts_ns, made.last_ts_ns = full[0].first_ts, full[-1].last_ts
+        made.files = [one.name for one in found]
         made.epochs = self._epochs()
         made.places = ledger.in_order()
         made.unlisted = sum(ledger.dropped.values())
@@ -440,6 +466,8 @@ class _Assembly:
     def _clock_steps(self) -> list[ClockStep]:
         made = [_seam_step(step) for step in self._seam_steps]
         for one in self._facts:
+            if one.carried is not None:
+                continue
             told = [] if one.side is None else one.side.clock_steps or []
             made += [
                 ClockStep(
@@ -604,6 +632,12 @@ def _absent_facts(path: Path, side: sidecar.Sidecar, present: list[Facts], label
     ]
     index = min(later, default=len(present) - 1)
     return _facts.of_absent(index, path.with_suffix(".bin"), side)
+
+
+def clock_pairs(dump: Dump) -> list[sidecar.ClockPair]:
+    """Firmware and host clock pairs of all sidecars, in order of the firmware clock."""
+    pairs = [pair for segment in dump.segments if segment.known for pair in segment.known.clock]
+    return sorted(pairs, key=lambda pair: pair.ts_ns)
 
 
 def is_stream(dump: Dump) -> bool:

@@ -65,7 +65,7 @@ def _of_package(segment: Segment) -> ClockFacts | None:
     if package is None:
         return None
     about = package.about
-    found = ClockFacts(pairs=_pairs(about.get("clock")))
+    found = ClockFacts(pairs=[pair for part in package.clocks() for pair in part.pairs])
     made = about.get("account")
     if isinstance(made, Mapping):
         found.epoch = _epochs(made)[0].get("number") if _epochs(made) else None
@@ -76,15 +76,6 @@ def _of_package(segment: Segment) -> ClockFacts | None:
 
 def _number(value: object) -> int | None:
     return value if isinstance(value, int) else None
-
-
-def _pairs(made: object) -> list[ClockPair]:
-    rows = [one for one in made if isinstance(one, Mapping)] if isinstance(made, list) else []
-    return [
-        ClockPair(ts_ns=one["ts_ns"], host_ns=one["host_ns"])
-        for one in rows
-        if isinstance(one.get("ts_ns"), int) and isinstance(one.get("host_ns"), int)
-    ]
 
 
 def _rows(made: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:

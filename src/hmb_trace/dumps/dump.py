@@ -18,6 +18,7 @@ from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.kinds import Kind, describe_magic
 from hmb_trace.dumps.pieces import PieceFinder
 from hmb_trace.dumps.segments import Segment
+from hmb_trace.dumps.sidecar import rejects_path, sidecar_path
 from hmb_trace.dumps.sources import Source
 from hmb_trace.dumps.walker import End, Walker
 from hmb_trace.errors import InvalidDataError
@@ -235,6 +236,12 @@ class Dump:
             wanted.walker.end_segment(whole=whole, fault=None)
         finally:
             source.close()
+
+    def files(self) -> list[str]:
+        """Everything that is read, and what belongs to it: no output may take its place."""
+        paths = [segment.path for segment in self.segments if segment.path]
+        beside = [p for path in paths for p in (sidecar_path(path), rejects_path(path))]
+        return [str(path) for path in (*paths, *beside)]
 
     def whole(self) -> list[Span]:
         """Every file from begin to end."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from hmb_trace.dumps import sidecar as sidecars
 from hmb_trace.dumps.filewalk import FileWalk
@@ -152,7 +152,7 @@ def _compare(found: Facts) -> None:
     side = found.side
     if side is None or (not found.records and found.bytes < side.bytes):
         return
-    if found.first_seq != side.first_seq:
+    if side.first_seq not in (None, found.first_seq):
         found.doubt = _differs("first_seq", found.first_seq, side.first_seq)
         found.side = None
         return
@@ -163,7 +163,7 @@ def _compare(found: Facts) -> None:
         ("records", found.records, side.records),
         ("last_seq", found.last_seq, side.last_seq),
     ):
-        if seen != said:
+        if said is not None and seen != said:
             found.doubt = _differs(name, seen, said)
             return
 
@@ -177,8 +177,41 @@ def carried_account(segment: Segment) -> dict[str, Any] | None:
     if segment.kind is Kind.PCCX:
         found = segment.packaged
         made = found.about.get("account") if found else None
-        return made if isinstance(made, dict) else None
-    return segment.known.account if segment.known else None
+    else:
+        made = segment.known.account if segment.known else None
+    return made if _is_account(made) else None
+
+
+def _is_account(made: object) -> TypeGuard[dict[str, Any]]:
+    """Whether an object from a file can be read as an account: anyone may have written it."""
+    if not isinstance(made, dict):
+        return False
+    lists = [made.get(name) or [] for name in ("reasons", "epochs", "clock_steps")]
+    if not all(isinstance(one, list) and all(map(_is_entry, one)) for one in lists):
+        return False
+    if any("offset" not in one for one in (*lists[1], *lists[2])):
+        return False
+    return all(_is_plain(value) for name, value in made.items() if name not in _ACCOUNT_LISTS)
+
+
+_ACCOUNT_LISTS = ("reasons", "epochs", "clock_steps")
+_TEXTS = ("kind", "text", "file")
+
+
+def _is_entry(made: object) -> bool:
+    """A reason, an epoch or a clock step: numbers, and texts where texts are due."""
+    return isinstance(made, dict) and all(
+        isinstance(value, str) if name in _TEXTS and value is not None else _is_number(value)
+        for name, value in made.items()
+    )
+
+
+def _is_number(value: object) -> bool:
+    return value is None or type(value) is int
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, (int, str, bool))
 
 
 def described(segment: Segment) -> bool:
@@ -202,7 +235,23 @@ def _is_consistent(side: Sidecar) -> bool:
     counts = [side.duplicates, side.sequence_resets]
     if (len(losses), sum(losses)) != (side.gaps, side.lost) or notes != counts:
         return False
+    if side.reasons is None and side.sequence_resets:
+        return False  # an older daemon took a damaged seq for a gap and a reset (R12)
+    if not _adds_up(side):
+        return False
     return side.clock_steps is not None or _clock_goes_forward(side)
+
+
+def _adds_up(side: Sidecar) -> bool:
+    """Whether first and last seq leave room for no gap that the lists do not tell of."""
+    if side.first_seq is None or side.last_seq is None or side.sequence_resets:
+        return True
+    inside = [gap for gap in side.gap_list if not is_at_begin(side, gap.offset, gap.seq_after)]
+    told = sum(gap.lost + gap.rejected for gap in inside)
+    numbers = (side.last_seq - side.first_seq) % (1 << 32) + 1
+    missing = numbers - side.records - told
+    set_aside = side.rejects.records if side.rejects else 0
+    return missing <= set_aside + side.wrap_markers  # markers may have seqs of their own (R3)
 
 
 def _clock_goes_forward(side: Sidecar) -> bool:
@@ -263,13 +312,10 @@ def gaps_at_begin(side: Sidecar) -> list[Gap]:
     return [gap for gap in side.gap_list if is_at_begin(side, gap.offset, gap.seq_after)]
 
 
-def rejects_file(facts: Facts) -> Path | None:
-    """The rejects file, where it is still at hand."""
+def rejects_gone(facts: Facts) -> bool:
+    """Whether the sidecar tells of a rejects file that is not there any more."""
     path, side = facts.segment.path, facts.side
     if path is None or side is None or side.rejects is None:
-        return None
+        return False
     beside = sidecars.rejects_path(path)
-    for candidate in (beside, path.with_name(side.rejects.file)):
-        if candidate.is_file():
-            return candidate
-    return None
+    return not any(one.is_file() for one in (beside, path.with_name(side.rejects.file)))

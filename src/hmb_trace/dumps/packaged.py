@@ -11,14 +11,18 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
+
+from hmb_trace.dumps.sidecar import ClockPair
 from hmb_trace.errors import InvalidDataError, from_os_error
 
 MAGIC = b"PCCX"
 MAJOR, MINOR = 1, 1
 PREFIX = struct.Struct("<4sBBHQ")  # magic, major, minor, reserved, header length
 HEADER_MAX = 64 << 20  # bytes of JSON (SPEC P3)
+CLOCKS_KEY = "clocks"  # in it: clock pairs by piece of the firmware's clock
 EXTRA_KEY = "hmb_trace"  # our own object in the header (SPEC P7)
 
 
@@ -69,6 +73,34 @@ class Packaged:
     begin: int
     length: int
     about: dict[str, Any]
+
+    def clocks(self) -> list[ClockOfPart]:
+        """Where in the payload another clock begins, and its pairs; what is no such thing: none."""
+        told = self.about.get(CLOCKS_KEY) or [{"offset": 0, "pairs": self.about.get("clock")}]
+        found = [_clock(one) for one in told] if isinstance(told, list) else []
+        known = [one for one in found if one is not None]
+        return sorted(known, key=lambda one: one.offset)
+
+
+class ClockOfPart(NamedTuple):
+    """The clock of a part of a payload."""
+
+    offset: int
+    first_ts_ns: int | None
+    pairs: list[ClockPair]
+
+
+def _pairs(made: Any) -> list[dict[str, Any]]:
+    return [{"ts_ns": ts, "host_ns": host, "error_ns": error} for ts, host, error in made or ()]
+
+
+def _clock(made: Any) -> ClockOfPart | None:
+    try:
+        return msgspec.convert(
+            [made["offset"], made.get("first_ts_ns"), _pairs(made.get("pairs"))], ClockOfPart
+        )
+    except (msgspec.ValidationError, TypeError, ValueError, KeyError, AttributeError):
+        return None
 
 
 def look(path: Path) -> Packaged:

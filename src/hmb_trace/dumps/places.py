@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 LOSS_KINDS = (
     "ring-overflow",  # firmware dropped records, the ring was full
@@ -44,6 +45,11 @@ class Place:
         host_ns: host clock when it was noticed; None without a sidecar.
     """
 
+    COLUMNS: ClassVar[tuple[str, ...]] = (
+        *("file", "offset", "kind", "epoch", "seq_before", "seq_after"),
+        *("lost", "rejected", "ts_ns", "host_ns", "text"),
+    )
+
     kind: str
     segment: int
     file: str
@@ -61,6 +67,10 @@ class Place:
     def is_loss(self) -> bool:
         """Whether it is a reason for a verdict, rather than a fact beside it."""
         return self.kind not in OTHER_KINDS
+
+    def as_dict(self) -> dict[str, Any]:
+        """Column name to value, in the order of the listing."""
+        return {name: getattr(self, name) for name in self.COLUMNS}
 
     @property
     def order(self) -> tuple[int, int]:

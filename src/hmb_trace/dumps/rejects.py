@@ -22,13 +22,15 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from hmb_trace._core import lib
+from hmb_trace.dumps.kinds import RECORD_MAGIC_BYTES
 from hmb_trace.errors import InvalidDataError, from_os_error
 
 MAGIC = 0x4A455248
 HEADER = struct.Struct("<IHHIIQQQ")
+_RECORD = struct.Struct("<IIQHBBH10x")  # struct hmb_record_hdr, reserved fields left out
 REASONS: dict[int, str] = {
     lib.HMB_REJECT_DAMAGED: "damaged",
     lib.HMB_REJECT_LYING_LENGTH: "lying-length",
@@ -36,6 +38,18 @@ REASONS: dict[int, str] = {
     lib.HMB_REJECT_MARKER: "marker",
     lib.HMB_REJECT_OVERRUN: "overrun",
 }
+
+
+class Fields(NamedTuple):
+    """What the bytes would have been as a record header; nothing of it is checked."""
+
+    magic: int
+    seq: int
+    ts_ns: int
+    opcode: int
+    cpu: int
+    flags: int
+    payload_len: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +62,18 @@ class Reject:
     cursor: int
     host_ns: int
     data: bytes
+
+    @property
+    def fields(self) -> Fields | None:
+        """The header fields that stand where a record's would; None: too short for a header."""
+        if len(self.data) < _RECORD.size:
+            return None
+        return Fields(*_RECORD.unpack_from(self.data))
+
+    @property
+    def has_magic(self) -> bool:
+        """Whether it begins as a record does."""
+        return self.data[:4] == RECORD_MAGIC_BYTES
 
 
 def pack(reason: int, epoch: int, cursor: int, host_ns: int, data: bytes) -> bytes:

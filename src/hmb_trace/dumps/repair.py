@@ -122,7 +122,7 @@ def copy_good(found: Cut, output: str) -> None:
     Raises:
         HmbTraceError: as output files go.
     """
-    with output_file(output, inputs=(found.segment.name,)) as file:
+    with output_file(output, inputs=Dump([found.segment]).files()) as file:
         try:
             Dump([found.segment]).scan(Walker(), on_bytes=file.write)
         except DumpError:

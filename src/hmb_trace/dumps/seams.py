@@ -137,7 +137,8 @@ class Seams:
             elif self._is_new_epoch(before, one):
                 piece = next(next_piece)
                 self._begin(one)
-                self._holes(before, one, None)
+                if not self._holes(before, one, None) and None in (before.epoch, one.epoch):
+                    self._reset(before, one)
             else:
                 self._seam(before, one)
             one.piece = piece
@@ -177,7 +178,7 @@ class Seams:
             return False
         times, later = before.ts_range, one.ts_range
         back = bool(times and later and later[0] + CLOCK_JITTER_NS < times[1])
-        return back or (right[0] - left[1]) % _SEQ >= _HALF
+        return (back and not _same_run(before, one)) or (right[0] - left[1]) % _SEQ >= _HALF
 
     def _holes(self, before: Facts, one: Facts, lost: int | None) -> bool:
         """Segments that the numbers show to be missing."""
@@ -208,11 +209,24 @@ class Seams:
         distance = (right[0] - left[1]) % _SEQ
         teller = self._tellers[id(one)]
         if distance == 0 or distance >= _HALF:
-            kind = RESET if distance else DUPLICATE
-            if not self._holes(before, one, None):
-                teller.place(kind, offset=0, seq_before=left[1], seq_after=right[0])
+            if self._holes(before, one, None):
+                return
+            if distance:
+                self._reset(before, one)
+            else:
+                teller.place(DUPLICATE, offset=0, seq_before=left[1], seq_after=right[0])
             return
         self._gap(before, one, distance - 1)
+
+    def _reset(self, before: Facts, one: Facts) -> None:
+        """The seqs start anew, and no sidecar says that this is another epoch."""
+        left, right = before.seq_range, one.seq_range
+        self._tellers[id(one)].place(
+            RESET,
+            offset=0,
+            seq_before=left[1] if left else None,
+            seq_after=right[0] if right else None,
+        )
 
     def _gap(self, before: Facts, one: Facts, missing: int) -> None:
         teller = self._tellers[id(one)]

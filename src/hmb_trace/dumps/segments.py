@@ -47,7 +47,10 @@ class Segment:
         """What lies beside the file, read once; what to make of it is the caller's decision."""
         if self.path is None or self.kind is Kind.PCCX:
             return Missing()
-        return sidecar.look(self.path)
+        found = sidecar.look(self.path)
+        if isinstance(found, Damaged):
+            log.warning("%s; going on without it", found.error)
+        return found
 
     @property
     def known(self) -> Sidecar | None:
@@ -65,14 +68,16 @@ class Segment:
 
     @property
     def series(self) -> tuple[str, int] | None:
-        """(directory and label, number): by the sidecar, which outlives a rename, else the name."""
+        """(directory and label, number): by the name, or the sidecar, which outlives a rename."""
         if self.path is None:
             return None
-        known = self.known
-        if known and not known.filtered and known.label:
-            return str(self.path.parent / known.label), known.number
         name = segment_names.parse(self.path.name)
-        return (str(self.path.parent / name.label), name.number) if name else None
+        if name:
+            return str(self.path.parent / name.label), name.number
+        known = self.known
+        if known and known.label and not known.filtered:
+            return str(self.path.parent / known.label), known.number
+        return None
 
     def continues(self, before: Segment) -> bool:
         """Whether this file's sequence goes on from the file before."""

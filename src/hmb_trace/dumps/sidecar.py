@@ -19,8 +19,32 @@ from hmb_trace.errors import HmbTraceError, InvalidDataError, from_os_error
 
 FORMAT = "hmb-trace-sidecar"
 VERSION = 1
-OLDER_GAP_KINDS = {"overflow": "ring-overflow", "damage": "rejects", "gap": "unexplained"}
 _DUMP_SUFFIXES = (".part", ".zst", ".bin")
+# Why records are missing, as far as a daemon can know it (gap_list[].cause, reasons[].kind).
+GAP_KINDS = frozenset(
+    {
+        "ring-overflow",  # the ring was full
+        "firmware-skipped",  # the ring had room
+        "daemon-down",  # nobody drained the ring between two runs
+        "host-died",
+        "spool-lost",
+        "rejects",  # nothing is missing: the records lie in the rejects file
+        "unexplained",
+    }
+)
+REASON_KINDS = frozenset(
+    {
+        "before-attach",  # OVERFLOWED was set when the capture began
+        "overflow-unknown",  # a loss whose extent firmware did not tell
+        "daemon-down",
+        "host-died",
+        "segment-vanished",  # somebody took a segment away while it was open
+        "spool-lost",
+        "sync-failed",  # the disk refused to confirm what was written
+        "disk-full-deleted",  # --disk-full drop-oldest
+    }
+)
+_FORMER_CAUSES = {"overflow": "ring-overflow", "damage": "rejects", "gap": "unexplained"}
 
 
 class Device(msgspec.Struct, kw_only=True, frozen=True):
@@ -44,58 +68,13 @@ class Gap(msgspec.Struct, kw_only=True, frozen=True):
     rejected: int = 0  # records of the gap that lie in the rejects file
     ts_ns: int = 0  # firmware clock of the record after the gap
     host_ns: int = 0  # host clock when the gap was seen
-    cause: str = "gap"  # see GAP_KINDS; sidecars of older daemons: a key of OLDER_GAP_KINDS
-    confirmed: bool = True  # false: the capture ended before a second record bore it out (R12)
+    cause: str = "unexplained"  # a kind of REASON_KINDS, as far as the daemon could tell
+    confirmed: bool = True  # false: no record followed that could have confirmed it (R12)
 
-    @property
-    def kind(self) -> str:
-        """The cause in today's words."""
-        return OLDER_GAP_KINDS.get(self.cause, self.cause)
-
-
-class Reason(msgspec.Struct, kw_only=True, frozen=True):
-    """Something missing that is no entry of `gap_list`, because only the daemon saw it.
-
-    kind: before-attach, overflow-unknown, daemon-down, host-died, segment-vanished, spool-lost,
-    sync-failed or disk-full-deleted. count: records, null where nobody can tell.
-    """
-
-    kind: str
-    count: int | None = None
-    epoch: int | None = None
-    seq_before: int | None = None
-    seq_after: int | None = None
-    offset: int | None = None
-    fw_ns: int | None = None
-    host_ns: int | None = None
-    text: str = ""
-
-
-class ClockStep(msgspec.Struct, kw_only=True, frozen=True):
-    """The firmware clock moved against the host's: a new piece begins at `offset` (R16)."""
-
-    offset: int
-    ts_before: int
-    ts_after: int
-    host_ns: int | None = None
-    step_ns: int | None = None
-    error_ns: int | None = None
-
-
-class CatalogText(msgspec.Struct, kw_only=True, frozen=True):
-    """The catalog that the capture was made with; `text` is its TOML, unchanged."""
-
-    name: str = ""
-    firmware_build: str = ""
-    sha256: str = ""
-    text: str = ""
-
-
-class Filtered(msgspec.Struct, kw_only=True, frozen=True):
-    """The dump is a selection (`hmb-trace filter -o`): seqs left out on purpose are no losses."""
-
-    expression: str
-    source: str
+    def __post_init__(self) -> None:
+        """Sidecars of the first format version's early days had words of their own."""
+        if self.cause in _FORMER_CAUSES:
+            msgspec.structs.force_setattr(self, "cause", _FORMER_CAUSES[self.cause])
 
 
 class Episode(msgspec.Struct, kw_only=True, frozen=True):
@@ -123,6 +102,47 @@ class ClockPair(msgspec.Struct, kw_only=True, frozen=True):
     ts_ns: int
     host_ns: int
     error_ns: int = 0
+
+
+class Reason(msgspec.Struct, kw_only=True, frozen=True):
+    """Something that is missing and is no gap of gap_list; count is null where nobody can tell."""
+
+    kind: str  # of REASON_KINDS
+    count: int | None = None  # records
+    epoch: int | None = None
+    seq_before: int | None = None
+    seq_after: int | None = None
+    offset: int | None = None  # bytes into the dump
+    fw_ns: int | None = None
+    host_ns: int | None = None
+    text: str = ""
+
+
+class ClockStep(msgspec.Struct, kw_only=True, frozen=True):
+    """Firmware's clock moved against the host's by more than the error bound (R16)."""
+
+    offset: int  # of the first record of the new piece, bytes into the dump
+    ts_before: int
+    ts_after: int
+    host_ns: int | None = None
+    step_ns: int | None = None
+    error_ns: int | None = None
+
+
+class CatalogCopy(msgspec.Struct, kw_only=True, frozen=True):
+    """The opcode catalog that the daemon was given (--catalog)."""
+
+    name: str
+    firmware_build: str = ""
+    sha256: str = ""
+    text: str = ""  # the TOML as it was read
+
+
+class Filtered(msgspec.Struct, kw_only=True, frozen=True):
+    """Records were left out on purpose (hmb-trace filter)."""
+
+    expression: str
+    source: str
 
 
 class IndexEntry(msgspec.Struct, kw_only=True, frozen=True):
@@ -179,20 +199,20 @@ class Sidecar(msgspec.Struct, kw_only=True):
     lost: int = 0
     duplicates: int = 0
     sequence_resets: int = 0
-    glitches: int = 0  # records whose seq field alone was damaged; they are in the dump (R12)
+    glitches: int = 0  # records whose seq field alone was damaged (R12)
     counters: dict[str, int] = {}
     gap_list: list[Gap] = []
     episodes: list[Episode] = []
     events: list[Note] = []
-    reasons: list[Reason] | None = None  # null: an older daemon, see `complete` and `events`
-    clock_steps: list[ClockStep] | None = None  # null: an older daemon, which looked for none
     clock: list[ClockPair] = []
     index: list[IndexEntry] = []
-    list_truncated: bool = False  # the lists above were cut; the counts were not
-    rejects: RejectsSummary | None = None
-    catalog: CatalogText | None = None
+    reasons: list[Reason] | None = None  # null: written before there was this key
+    clock_steps: list[ClockStep] | None = None  # null: of a daemon that looked for none
+    catalog: CatalogCopy | None = None
     filtered: Filtered | None = None
     account: dict[str, Any] | None = None  # of a dump made from others: what they were missing
+    list_truncated: bool = False  # the lists above were cut; the counts were not
+    rejects: RejectsSummary | None = None
     xxh3: str = ""  # XXH3-64 of the dump before compression, 16 hexadecimal digits
 
     def encode(self) -> builtins.bytes:

@@ -22,6 +22,7 @@ from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.clocks import ClockFacts, clock_facts
 from hmb_trace.dumps.dump import Dump, Span
 from hmb_trace.dumps.kinds import Kind
+from hmb_trace.dumps.packaged import CLOCKS_KEY, Packaged
 from hmb_trace.dumps.sidecar import ClockPair
 from hmb_trace.errors import UsageError
 from hmb_trace.units import parse_duration
@@ -129,6 +130,10 @@ class ClockPieces:
 
     def _take(self, dump: Dump, index: int, told: ClockFacts) -> None:
         """Pairs and steps of one file."""
+        package = dump.segments[index].packaged
+        if package and CLOCKS_KEY in package.about:
+            self._take_packaged(package)
+            return
         if told.steps is None and _goes_back(told.pairs):
             # An older daemon did not look for steps; its pairs show that there is one.
             spans = [Span(index)]
@@ -148,6 +153,14 @@ class ClockPieces:
             # Without a pair the start of the segment is what is known of the host's clock.
             pair = ClockPair(ts_ns=told.first_ts_ns, host_ns=told.started_ns)
             self._starts.setdefault(id(self._pieces[-1]), pair)
+
+    def _take_packaged(self, package: Packaged) -> None:
+        """What the header of a .pccx says of the clocks in its payload."""
+        for number, clock in enumerate(package.clocks()):
+            piece = self._pieces[-1] if not number else self._new(clock.first_ts_ns)
+            piece.pairs += clock.pairs
+            if number:
+                self.of_segment[-1].append(Stretch(clock.offset, piece))
 
     def _complete(self) -> None:
         """Every piece gets a pair: its segment's start, or else the piece before goes on."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmb_trace.dumps.facts import Facts, is_at_begin, notes_of, rejects_file
+from hmb_trace.dumps.facts import Facts, is_at_begin, notes_of, rejects_gone
 from hmb_trace.dumps.places import DUPLICATE, GLITCH, RESET, Ledger, Place
 from hmb_trace.dumps.sidecar import Gap, Reason, Sidecar
 from hmb_trace.dumps.walker import BreakKind
@@ -34,7 +34,7 @@ class Rejects:
 
     def __init__(self, facts: Facts) -> None:
         side = facts.side
-        self.at_hand = rejects_file(facts) is not None
+        self.at_hand = not rejects_gone(facts)
         self.records = side.rejects.records if side and side.rejects else 0
         told = sum(gap.rejected for gap in side.gap_list) if side else 0
         self._left = max(0, self.records - told) if self.at_hand else 0
@@ -76,7 +76,7 @@ class Teller:
 
     def gap(self, gap: Gap, lost: int, rejected: int) -> None:
         """A gap that the sidecar tells of, with the numbers that stand."""
-        kind = gap.kind
+        kind = gap.cause
         if rejected and not self.rejects.at_hand:
             lost, rejected = lost + rejected, 0
         if not lost and not rejected:

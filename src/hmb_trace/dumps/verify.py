@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import xxhash
 
+from hmb_trace.dumps.account import Account, Accountant
+from hmb_trace.dumps.account import Verdict as AccountVerdict
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump
-from hmb_trace.dumps.knowledge import known_losses, sidecar_of
-from hmb_trace.dumps.segments import Segment
+from hmb_trace.dumps.places import Place
 from hmb_trace.dumps.sidecar import Sidecar
 from hmb_trace.dumps.walker import Walker
 from hmb_trace.layout import RECORD_HDR_SIZE
@@ -24,6 +25,7 @@ class Verdict:
     Attributes:
         problems: the data is not what it claims to be; one line each.
         warnings: lost records and other facts worth knowing.
+        account: of a dump; its verdict decides about --strict.
         unit: what `records` counts: records, or events of a .pccx.
     """
 
@@ -33,6 +35,7 @@ class Verdict:
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     unit: str = "records"
+    account: Account | None = None
 
 
 class _File:
@@ -65,65 +68,57 @@ def dirty_padding(batch: RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int6
     return np.flatnonzero(dirty)
 
 
+_PROBLEMS = frozenset(("missing-segment", "cut-segment", "bad-sidecar"))
+
+
 def verify(dump: Dump) -> Verdict:
     """One pass over every file of a dump.
 
     Raises:
         HmbTraceError: a file cannot be read at all.
     """
-    walker = Walker()
+    accountant = Accountant(dump)
     files = [_File() for _ in dump.segments]
-    records = [0] * len(files)
-    for batch in dump.batches(partial=True, walker=walker):
+    for batch in dump.batches(partial=True, walker=accountant.walker):
         files[batch.segment].add(batch)
-        records[batch.segment] += len(batch)
-    found = Verdict(walker.records, walker.wrap_markers, sum(f.bytes for f in files))
-    faults = {problem.segment: problem.reason for problem in dump.problems}
+    account = accountant.finish()
+    size = sum(file.bytes for file in files)
+    found = Verdict(account.records, account.wrap_markers, size, account=account)
+    found.problems += [_place_line(place) for place in account.places if place.kind in _PROBLEMS]
+    faulty = {problem.segment for problem in dump.problems}
+    told = {place.segment for place in account.places if place.kind in _PROBLEMS}
+    found.problems += [f"{p.path}: {p.reason}" for p in dump.problems]
     for index, (segment, file) in enumerate(zip(dump.segments, files, strict=True)):
-        lines = [faults[index]] if index in faults else []
-        lines += _against_sidecar(segment, file, records[index], index in faults)
+        known = segment.known
+        if known and index not in faulty | told and not _same_hash(file, known):
+            hashes = f"found {file.hash.hexdigest()}, the sidecar says {known.xxh3}"
+            found.problems.append(f"{segment.name}: xxh3: {hashes}")
         if file.dirty:
-            lines.append(
-                f"padding: not zero after {file.dirty} records, first at byte {file.first_dirty}"
+            found.problems.append(
+                f"{segment.name}: padding: not zero after {file.dirty} records, "
+                f"first at byte {file.first_dirty}"
             )
-        found.problems += [f"{segment.name}: {line}" for line in lines]
-    found.warnings += _sequence(dump, walker)
+    found.warnings += _warnings(account, accountant.walker)
     return found
 
 
-def _against_sidecar(segment: Segment, file: _File, records: int, faulty: bool) -> list[str]:
-    known = sidecar_of(segment)
-    if known is None:
-        return []
-    lines = [
-        f"{name}: found {found}, the sidecar says {said}"
-        for name, found, said in (
-            ("bytes", file.bytes, known.bytes),
-            ("records", records, known.records),
-        )
-        if found != said
-    ]
-    if not lines and not faulty and not _same_hash(file, known):
-        lines.append(f"xxh3: found {file.hash.hexdigest()}, the sidecar says {known.xxh3}")
-    return lines
+def _place_line(place: Place) -> str:
+    lost = "" if not place.lost else f" ({place.lost:,} records lost)"
+    text = place.text if place.file in place.text else f"{place.file}: {place.text}"
+    return f"{place.kind}: {text}{lost}"
 
 
 def _same_hash(file: _File, known: Sidecar) -> bool:
     return not known.xxh3 or file.hash.hexdigest() == known.xxh3.lower()
 
 
-def _sequence(dump: Dump, walker: Walker) -> list[str]:
-    gaps, lost = known_losses(dump, walker)
+def _warnings(account: Account, walker: Walker) -> list[str]:
     counts = (
-        (lost, f"{lost} records lost in {gaps} gaps"),
-        (walker.duplicates, f"{walker.duplicates} duplicate sequence numbers"),
-        (walker.sequence_resets, f"{walker.sequence_resets} sequence resets"),
-        (walker.clock_steps_back, f"{walker.clock_steps_back} steps back of the clock"),
+        (account.duplicates, f"{account.duplicates} duplicate sequence numbers"),
+        (account.sequence_resets, f"{account.sequence_resets} sequence resets"),
+        (account.glitches, f"{account.glitches} records with a damaged sequence number"),
+        (len(account.clock_steps), f"{len(account.clock_steps)} clock steps"),
         (walker.unknown_flags, f"{walker.unknown_flags} records with unknown flags"),
     )
-    lines = [text for count, text in counts if count]
-    for segment in dump.segments:
-        known = sidecar_of(segment)
-        if known and not known.complete:
-            lines.append(f"{segment.name}: capture not complete ({known.cause})")
-    return lines
+    lines = [] if account.verdict is AccountVerdict.WHOLE else [account.line()]
+    return lines + [text for count, text in counts if count]

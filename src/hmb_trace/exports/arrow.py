@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from hmb_trace.catalog.columns import Column, payload_columns
 from hmb_trace.catalog.model import Catalog, Event
+from hmb_trace.dumps.account import Account
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.timeaxis import Axis
 from hmb_trace.errors import MissingExtraError
@@ -51,7 +53,7 @@ class ArrowMaker:
     Args:
         catalog: adds `name` and a typed column for every payload field; fields that a record
             lacks are null. `payload` is then null where the fields say it all.
-        axis: adds `host_time` (timestamp, ns, UTC).
+        axis: adds `host_time` (timestamp, ns, UTC), or with `relative` `relative_ns`.
         only: names of the columns wanted, in lower case; None: all.
         event: one event's own table: no `name`, no other event's fields.
         labels: a column FIELD_label beside every field that has labels.
@@ -63,6 +65,7 @@ class ArrowMaker:
         catalog: Catalog | None = None,
         *,
         axis: Axis | None = None,
+        relative: bool = False,
         only: frozenset[str] | None = None,
         event: Event | None = None,
         labels: bool = False,
@@ -72,6 +75,7 @@ class ArrowMaker:
         self._labels = labels
         self._extra = dict(extra or {})
         self._axis = axis
+        self._relative = relative
         self._event = event
         self._events = (
             {e.opcode: e for e in catalog or ()} if event is None else {event.opcode: event}
@@ -93,7 +97,9 @@ class ArrowMaker:
         for name, kind in _HEADER.items():
             if self._event is None or name not in ("opcode", "payload_len"):
                 makers[name] = (pa.from_numpy_dtype(np.dtype(kind)), self._header(name))
-        if self._axis is not None:
+        if self._axis is not None and self._relative:
+            makers["relative_ns"] = (pa.int64(), self._axis_time)
+        elif self._axis is not None:
             makers["host_time"] = (pa.timestamp("ns", tz="UTC"), self._host_time)
         if self._event is None:
             makers["name"] = (pa.dictionary(pa.int32(), pa.string()), self._name)
@@ -130,8 +136,11 @@ class ArrowMaker:
         return lambda batch: self._pa.array(np.ascontiguousarray(getattr(batch, name)))
 
     def _host_time(self, batch: RecordBatch) -> Any:
+        return self._axis_time(batch).cast(self._makers_used["host_time"][0])
+
+    def _axis_time(self, batch: RecordBatch) -> Any:
         assert self._axis is not None
-        return self._pa.array(self._axis(batch)).cast(self._makers_used["host_time"][0])
+        return self._pa.array(self._axis(batch))
 
     def _name(self, batch: RecordBatch) -> Any:
         used = np.flatnonzero(np.bincount(batch.opcode, minlength=1))
@@ -222,19 +231,28 @@ def _hex_names() -> npt.NDArray[np.object_]:
 
 
 def write_parquet(
-    out: BinaryIO, maker: ArrowMaker, batches: Iterable[RecordBatch], *, level: int = 1
+    out: BinaryIO,
+    maker: ArrowMaker,
+    batches: Iterable[RecordBatch],
+    account: Account | None = None,
+    *,
+    level: int = 1,
 ) -> int:
     """Write a Parquet file (zstd, row groups of about ROW_GROUP rows); returns the rows.
+
+    Args:
+        account: of the dump; goes into the schema's metadata, which the file begins with.
 
     Raises:
         MissingExtraError: pyarrow is not installed.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415 - heavy and optional
 
+    schema = maker.schema.with_metadata(account_metadata(account) if account else None)
     rows = 0
     with pq.ParquetWriter(
         out,
-        maker.schema,
+        schema,
         compression="zstd",
         compression_level=level,
         use_dictionary=_dictionary_columns(maker),
@@ -242,14 +260,22 @@ def write_parquet(
         write_statistics=True,
     ) as writer:
         for table in _row_groups(maker, batches):
-            writer.write_table(table, row_group_size=ROW_GROUP)
+            writer.write_table(table.cast(schema), row_group_size=ROW_GROUP)
             rows += table.num_rows
     return rows
 
 
+def account_metadata(account: Account) -> dict[str, str]:
+    """What the schema of a file says the capture is missing."""
+    return {
+        "hmb_trace": json.dumps({"account": account.as_dict()}),
+        "hmb_trace.verdict": account.line(),
+    }
+
+
 def _dictionary_columns(maker: ArrowMaker) -> list[str]:
     """Columns of few values; a dictionary on counters would only be thrown away again."""
-    few = ("name", "opcode", "cpu", "flags", "payload_len")
+    few = ("name", "opcode", "cpu", "flags", "payload_len", "epoch", "file")
     return [name for name in maker.schema.names if name in few]
 
 
@@ -272,15 +298,25 @@ def _row_groups(maker: ArrowMaker, batches: Iterable[RecordBatch]) -> Iterator[A
         yield pa.Table.from_batches(held, maker.schema)
 
 
-def write_ipc(out: BinaryIO, maker: ArrowMaker, batches: Iterable[RecordBatch]) -> int:
+def write_ipc(
+    out: BinaryIO,
+    maker: ArrowMaker,
+    batches: Iterable[RecordBatch],
+    account: Account | None = None,
+) -> int:
     """Write an Arrow IPC file (Feather V2, zstd); returns the rows.
 
-    Dictionaries differ from batch to batch, which the file format forbids: `name` is plain text.
+    Dictionaries differ from batch to batch, which the file format forbids: they are plain text.
+
+    Args:
+        account: of the dump; goes into the schema's metadata, which the file begins with.
     """
     pa = pyarrow()
-    schema = pa.schema(
-        [pa.field(f.name, pa.string() if f.name == "name" else f.type) for f in maker.schema]
-    )
+    fields = [
+        pa.field(f.name, pa.string() if pa.types.is_dictionary(f.type) else f.type)
+        for f in maker.schema
+    ]
+    schema = pa.schema(fields, account_metadata(account) if account else None)
     rows = 0
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_file(out, schema, options=options) as writer:

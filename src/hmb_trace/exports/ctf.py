@@ -19,14 +19,22 @@ from typing import BinaryIO
 import numpy as np
 
 from hmb_trace.catalog.model import Catalog, Event
+from hmb_trace.dumps.account import Account, Accountant
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump, Span
 from hmb_trace.dumps.kinds import Kind
 from hmb_trace.dumps.segments import Segment
 from hmb_trace.dumps.sources import StreamSource
+from hmb_trace.dumps.timeaxis import ClockPieces as HostClocks
 from hmb_trace.errors import CannotCreateError, InvalidDataError, UsageError, from_os_error
 from hmb_trace.exports.ctf_clocks import ClockPiece, ClockPieces, too_late
-from hmb_trace.exports.tsdl import Declaration, about_dump, free_name, metadata_text
+from hmb_trace.exports.tsdl import (
+    Declaration,
+    about_account,
+    about_dump,
+    free_name,
+    metadata_text,
+)
 from hmb_trace.layout import RecordFlag
 
 MOST_SPLITS = 64  # streams that one file may be split into before --split-cpu is asked for
@@ -126,6 +134,7 @@ class CtfResult:
         linked: of them, hard or symbolic links.
         untyped: names of catalog events whose payloads are bare bytes, since lengths differ.
         clocks: pieces of the firmware's clock; of more than one, each is a trace in a directory.
+        account: what the capture is missing; in the environment of every trace.
         warnings: one line each.
     """
 
@@ -135,6 +144,7 @@ class CtfResult:
     wrap_markers: int
     untyped: list[str]
     clocks: int
+    account: Account
     warnings: list[str]
 
 
@@ -165,8 +175,11 @@ def export(
         plan.scan(partial)
         plan.place()
         declared = list(plan.opcodes.declarations(catalog))
+        account = plan.accountant.finish()
         for piece in plan.pieces:
-            text = metadata_text(declared, offset_ns=piece.offset_ns(dump), env=plan.about(piece))
+            env = plan.about(piece) | about_account(account)
+            offset = piece.offset_ns(plan.host_clocks)
+            text = metadata_text(declared, offset_ns=offset, env=env)
             (plan.folder_of(piece.number) / "metadata").write_text(text, encoding="utf-8")
         plan.flatten()
     events = catalog.events if catalog else {}
@@ -178,6 +191,7 @@ def export(
         plan.markers,
         untyped,
         clocks=len(plan.pieces),
+        account=account,
         warnings=plan.warnings(),
     )
 
@@ -220,6 +234,8 @@ class _Plan:
         self.streams: list[_Stream] = []
         self.records = self.markers = self.made = self.linked = self.late = 0
         self._clocks = ClockPieces()
+        self.host_clocks = HostClocks(dump)
+        self.accountant = Accountant(dump)
         self._split_cpu = split_cpu
         self._by_cpu: _ByCpu | None = None
         self._by_cpu_piece = -1
@@ -234,7 +250,8 @@ class _Plan:
 
     def scan(self, partial: bool) -> None:
         """The one pass: opcodes and lengths, and where the clock goes back or is another."""
-        for batch in self.dump.batches(markers=True, partial=partial):
+        walker = self.accountant.walker
+        for batch in self.dump.batches(markers=True, partial=partial, walker=walker):
             self.opcodes.add(batch)
             self._count(batch)
             parts = self._clocks.split(batch)
@@ -299,7 +316,7 @@ class _Plan:
             found.append(
                 f"{self.late} records have a time of 2^63 ns or more: CTF readers stop at the first"
             )
-        known = [piece.offset_ns(self.dump) is not None for piece in self.pieces]
+        known = [piece.offset_ns(self.host_clocks) is not None for piece in self.pieces]
         if len(known) > 1 and not all(known):
             found.append(
                 f"{len(known)} clocks (epochs, clock steps), {known.count(False)} of them without "

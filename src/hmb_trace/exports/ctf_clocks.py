@@ -9,10 +9,8 @@ import numpy as np
 
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump
-from hmb_trace.dumps.knowledge import sidecar_of
-from hmb_trace.dumps.sidecar import ClockPair, Sidecar
+from hmb_trace.dumps.timeaxis import ClockPieces as Clocks
 
-_SLACK_NS = 2 * 10**9  # a pair may be taken that long before or after the records of its piece
 LAST_MOMENT = (1 << 63) - 1  # CTF readers count nanoseconds since the origin in 64 bits, signed
 
 
@@ -39,34 +37,20 @@ class ClockPiece:
 
     def epoch(self, dump: Dump) -> int | None:
         """The epoch that its records belong to, where a sidecar knows it."""
-        known = (sidecar_of(dump.segments[index]) for index in self.ranges)
+        known = (dump.segments[index].known for index in self.ranges)
         return next((one.epoch for one in known if one), None)
 
-    def offset_ns(self, dump: Dump) -> int | None:
+    def offset_ns(self, clocks: Clocks) -> int | None:
         """Host clock minus firmware clock, in the middle of the piece; None: not known."""
-        pairs = [pair for index in self.ranges for pair in self._pairs(dump, index)]
-        if not pairs:
+        if not clocks.known or not self.parts:
             return None
-        middle = sorted(pairs, key=lambda pair: pair.ts_ns)[len(pairs) // 2]
+        segment, part = next(iter(self.parts.items()))
+        stretches = clocks.of_segment[segment]
+        if part >= len(stretches) or not stretches[part].piece.pairs:
+            return None
+        pairs = stretches[part].piece.pairs
+        middle = pairs[len(pairs) // 2]
         return middle.host_ns - middle.ts_ns
-
-    def _pairs(self, dump: Dump, index: int) -> list[ClockPair]:
-        known = sidecar_of(dump.segments[index])
-        if known is None:
-            return []
-        low, high = self.ranges[index]
-        return [
-            pair
-            for pair in known.clock
-            if low - _SLACK_NS <= pair.ts_ns <= high + _SLACK_NS
-            and self.parts.get(index, 0) == _part_of(known, pair)
-        ]
-
-
-def _part_of(known: Sidecar, pair: ClockPair) -> int:
-    """How many steps of the clock in its file were seen before the pair was taken."""
-    steps = known.clock_steps or ()
-    return sum(1 for step in steps if step.host_ns <= pair.host_ns)
 
 
 class ClockPieces:

@@ -9,17 +9,19 @@ overlap on a track go to further lanes of the same name, which the viewer groups
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from hmb_trace.catalog.model import Catalog, Event, Field
+from hmb_trace.dumps.account import Account
 from hmb_trace.dumps.batch import RecordBatch
+from hmb_trace.dumps.places import Place
 from hmb_trace.dumps.timeaxis import Axis, firmware_axis
-from hmb_trace.dumps.walker import BreakKind, SequenceBreak
 from hmb_trace.exports.perfetto_packets import REALTIME, Packets
 from hmb_trace.exports.perfetto_tracks import Track, Tracks
 from hmb_trace.query.durations import duration_rules, pair_names
@@ -28,7 +30,7 @@ from hmb_trace.query.pairing import Paired, Pairing
 _I64 = 1 << 63
 _PAYLOAD_ROOM = 32 << 20  # bytes of payloads that wait for the ends of their slices
 _BEGINS_KEPT = 200_000  # begins that wait with their track and time
-_MOST_LOSSES = 10_000
+_MOST_BREAKS = 100_000  # places kept
 _MARKED_TRACKS = 64  # tracks that a loss is marked on, before it is the cores' alone
 _CODES = {
     **{f"u{8 << i}": code for i, code in enumerate("BHIQ")},
@@ -58,21 +60,12 @@ class _Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class _LossPlace:
-    """Where records are missing: between two times of the axis, on the tracks of a piece."""
+class _Break:
+    """A place where the sequence breaks: between two times of the axis, on a piece's tracks."""
 
     begin: int
     end: int
     piece: int
-    found: SequenceBreak
-
-
-Losses = Callable[[SequenceBreak], int]
-
-
-def as_seen(found: SequenceBreak) -> int:
-    """Every record that the sequence misses."""
-    return found.lost
 
 
 class _Decoder:
@@ -203,21 +196,16 @@ class PerfettoWriter:
         self._epochs = self._clocks = 0  # that began after the first
         self._shift = 0  # from the firmware's clock to the axis, of late
         self._last: int | None = None  # time of the record before, on the axis
-        self._gaps: list[SequenceBreak] = []  # of which no row has come yet
-        self._losses: list[_LossPlace] = []
+        self._breaks: dict[tuple[int, int], _Break] = {}  # by file and offset in it
         self._concerned: list[list[Track]] = []  # by piece that is over
         self.counts = PerfettoCounts()
 
     # ---- records ----
 
-    def add(self, batch: RecordBatch, breaks: Iterable[SequenceBreak] = ()) -> None:
-        """Write the records of a batch; batches come in file order.
-
-        Args:
-            breaks: of the sequence, in the stretch of the file that this batch comes from.
-        """
+    def add(self, batch: RecordBatch) -> None:
+        """Write the records of a batch; batches come in file order."""
         times = self._times(batch)
-        lost = self._rows_of_losses(batch, breaks)
+        cuts = _cuts(batch)
         step_rows = batch.offset_rows([step.offset for step in batch.steps])
         steps = dict(zip(step_rows, batch.steps, strict=True))
         paired = self._pairing.feed(batch) if self._pairing else None
@@ -228,8 +216,8 @@ class PerfettoWriter:
         for row, (opcode, cpu) in enumerate(zip(opcodes, cpus, strict=True)):
             if row in steps:
                 self._begin_piece(batch.segment, epoch=steps[row].epoch)
-            if row in lost:
-                self._lose(lost[row], times[row])
+            if row in cuts:
+                self._note_break(batch.segment, cuts[row], times[row])
             seen = _Seen(events.get(opcode), opcode, cpu, bytes(batch.payload(row)))
             self._one(seen, times[row], self._row + row, ends)
             self._last = times[row]
@@ -425,51 +413,70 @@ class PerfettoWriter:
 
     # ---- losses ----
 
-    def _rows_of_losses(
-        self, batch: RecordBatch, breaks: Iterable[SequenceBreak]
-    ) -> dict[int, list[SequenceBreak]]:
-        """Gaps by the row before which they lie."""
-        self._gaps += [one for one in breaks if one.kind is BreakKind.GAP]
-        found: dict[int, list[SequenceBreak]] = {}
-        if not len(batch):
-            return found
-        gaps, self._gaps = self._gaps, []
-        rows = batch.offset_rows([g.offset if g.segment == batch.segment else 0 for g in gaps])
-        for row, gap in zip(rows, gaps, strict=True):
-            found.setdefault(min(row, len(batch) - 1), []).append(gap)
-        return found
-
-    def _lose(self, gaps: list[SequenceBreak], ts: int) -> None:
-        room = max(0, _MOST_LOSSES - len(self._losses))
-        self.counts.losses_left_out += len(gaps[room:])
+    def _note_break(self, segment: int, offsets: list[int], ts: int) -> None:
         begin = ts if self._last is None else min(self._last, ts)
-        self._losses += [_LossPlace(begin, ts, len(self._concerned), gap) for gap in gaps[:room]]
+        for offset in offsets:
+            if len(self._breaks) < _MOST_BREAKS:
+                self._breaks[segment, offset] = _Break(begin, ts, len(self._concerned))
 
-    def finish(self, told: Losses = as_seen) -> PerfettoCounts:
-        """Write what still waits, and the places where records are missing; flush.
+    def finish(self, account: Account | None = None) -> PerfettoCounts:
+        """Write what still waits, the places where records are missing, and the verdict; flush.
 
         Args:
-            told: how many records are missing at a break; 0: none (they are in the rejects).
+            account: of the dump; None: no losses are marked.
         """
         if self._pairing is not None:
             for half in _begins(self._pairing.finish()):
                 self._no_end(half)
         self._concerned.append(self._tracks.concerned(_MARKED_TRACKS))
-        for place in self._losses:
-            lost = told(place.found)
-            for track in self._concerned[place.piece] if lost else ():
-                self._mark(place, track, lost)
+        if account is not None:
+            self._losses(account)
+            self.packets.metadata(_about(account))
         self.packets.flush()
         self.counts.folded = self._tracks.folded
         return self.counts
 
-    def _mark(self, place: _LossPlace, track: Track, lost: int) -> None:
+    def _losses(self, account: Account) -> None:
+        self.counts.losses_left_out = account.unlisted
+        for place in account.places:
+            if not place.is_loss or place.lost == 0 or place.offset is None:
+                continue
+            found = self._breaks.get((place.segment, place.offset))
+            if found is None:
+                self.counts.losses_left_out += 1
+                continue
+            for track in self._concerned[found.piece]:
+                self._mark(found, track, place)
+
+    def _mark(self, at: _Break, track: Track, place: Place) -> None:
         """Records of this track may be among the missing ones."""
-        lane = self._tracks.lane(track, place.begin, place.end) or track.first
-        packet = self.packets.event(place.begin, self._type.TYPE_SLICE_BEGIN, lane)
+        lane = self._tracks.lane(track, at.begin, at.end) or track.first
+        packet = self.packets.event(at.begin, self._type.TYPE_SLICE_BEGIN, lane)
+        lost = "records" if place.lost is None else str(place.lost)
         self.packets.name(packet, f"lost {lost}")
-        self.packets.note(packet, "lost").uint_value = lost
-        for name in ("seq_before", "seq_after"):
-            self.packets.note(packet, name).uint_value = getattr(place.found, name)
+        for name in ("lost", "seq_before", "seq_after"):
+            if (value := getattr(place, name)) is not None:
+                self.packets.note(packet, name).uint_value = value
+        self.packets.note(packet, "kind").string_value = place.kind
         self.packets.put(packet)
-        self.packets.put(self.packets.event(place.end, self._type.TYPE_SLICE_END, lane))
+        self.packets.put(self.packets.event(at.end, self._type.TYPE_SLICE_END, lane))
+
+
+def _cuts(batch: RecordBatch) -> dict[int, list[int]]:
+    """Offsets where the sequence breaks, by the row that comes after it."""
+    found: dict[int, list[int]] = {}
+    offsets = batch.cuts.tolist()
+    for row, offset in zip(batch.offset_rows(offsets), offsets, strict=True):
+        found.setdefault(min(row, len(batch) - 1), []).append(offset)
+    return found
+
+
+def _about(account: Account) -> dict[str, str | int | bool]:
+    """The account as metadata of a trace."""
+    made = account.as_dict()
+    return {
+        "hmb_trace.verdict": made["verdict"],
+        "hmb_trace.lost": made["lost"],
+        "hmb_trace.lost_exact": made["lost_exact"],
+        "hmb_trace.account": json.dumps(made),
+    }

@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from hmb_trace.catalog.model import Field
+from hmb_trace.dumps.account import Account
 from hmb_trace.dumps.dump import Dump
-from hmb_trace.dumps.knowledge import sidecar_of
 
 _NS = 10**9
+_REASONS = 100  # in the environment
 
 _HEAD = """/* CTF 1.8 */
 
@@ -101,7 +102,7 @@ def quoted(text: str) -> str:
 def about_dump(dump: Dump, files: Sequence[int]) -> dict[str, str | int]:
     """What the sidecars of some files of a dump know about where the records come from."""
     found: dict[str, str | int] = {"tracer_name": "hmb-trace"}
-    known = next(filter(None, (sidecar_of(dump.segments[index]) for index in files)), None)
+    known = next(filter(None, (dump.segments[index].known for index in files)), None)
     if known is not None:
         device = known.device
         values = {
@@ -113,6 +114,22 @@ def about_dump(dump: Dump, files: Sequence[int]) -> dict[str, str | int]:
             "capture_start": _iso(known.started_ns),
         }
         found |= {key: value for key, value in values.items() if value}
+    return found
+
+
+def about_account(account: Account) -> dict[str, str | int]:
+    """The verdict and its reasons."""
+    found: dict[str, str | int] = {
+        "verdict": str(account.verdict),
+        "account": account.line(),
+        "lost": account.lost,
+        "lost_exact": int(account.lost_exact),
+    }
+    for number, reason in enumerate(account.reasons[:_REASONS], 1):
+        count = "unknown" if reason.count is None else str(reason.count)
+        found[f"reason_{number}"] = f"{reason.kind}: {count}; {reason.text}".rstrip("; ")
+    if len(account.reasons) > _REASONS:
+        found["reasons_left_out"] = len(account.reasons) - _REASONS
     return found
 
 

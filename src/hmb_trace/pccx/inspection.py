@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from hmb_trace.dumps.account import ACCOUNT_KEY, Account
+from hmb_trace.dumps.account import account as account_of
+from hmb_trace.dumps.dump import open_dump
 from hmb_trace.dumps.walker import End, Walker
 from hmb_trace.pccx.container import WINDOW, ChecksumError, PccxError, PccxFile, read
 from hmb_trace.pccx.events import (
@@ -110,7 +113,8 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Returns:
         kind "pccx", major, minor, header (the JSON object as read), encoding, events (None
-        for raw that is not a dump), checksum ("ok", "mismatch" or "absent"), warnings.
+        for raw that is not a dump), checksum ("ok", "mismatch" or "absent"), warnings; where the
+        header or the records tell: verdict, reasons, lost, lost_exact, epochs, clock_steps.
 
     Raises:
         PccxError, HeaderError: not a valid .pccx, or a torn or lying bincode payload.
@@ -127,7 +131,22 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
             "events": payload.events,
             "checksum": file.checksum(),
             "warnings": file.warnings + payload.warnings + ([mismatch] if mismatch else []),
+            **_told(file, payload, path),
         }
+
+
+def _told(file: PccxFile, payload: Payload, path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What the capture is missing: as the header says, or for a bare dump as its records do."""
+    carried = file.header.hmb_trace.get(ACCOUNT_KEY)
+    if isinstance(carried, dict):
+        account = Account.from_dict(carried)
+    elif file.header.payload.encoding == "raw" and payload.events is not None:
+        account = account_of(open_dump(os.fspath(path)))
+    else:
+        return {}
+    told = account.as_dict()
+    keys = ("verdict", "reasons", "lost", "lost_exact", "epochs", "clock_steps")
+    return {key: told[key] for key in keys}
 
 
 def verify(path: str | os.PathLike[str], strict: bool = False) -> dict[str, Any]:

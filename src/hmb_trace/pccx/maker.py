@@ -19,8 +19,8 @@ from hmb_trace.dumps.walker import NO_CUTS
 from hmb_trace.errors import InvalidDataError
 from hmb_trace.pccx.events import BINCODE_HEAD, EVENT_DTYPE
 from hmb_trace.pccx.output import PayloadWriter
-from hmb_trace.pccx.rules import OpenTable, Rules
 from hmb_trace.pccx.sorting import event_pointer, is_sorted
+from hmb_trace.query.rules import OpenTable, Rules
 
 _OUT_EVENTS = 1 << 19  # in memory
 _PATCHES = 1 << 16

@@ -3,26 +3,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from hmb_trace import __version__
 from hmb_trace.catalog.model import Catalog
-from hmb_trace.dumps import sidecar
+from hmb_trace.dumps.account import Account, Accountant
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump, open_dumps
 from hmb_trace.dumps.kinds import Kind, kind_of
-from hmb_trace.dumps.walker import Tally, Walker
+from hmb_trace.dumps.timeaxis import ClockPieces
+from hmb_trace.dumps.walker import Tally
 from hmb_trace.errors import UsageError
 from hmb_trace.fnv import fnv1a_64
-from hmb_trace.layout import ABI_VERSION
-from hmb_trace.pccx import container
+from hmb_trace.pccx import container, provenance
 from hmb_trace.pccx.container import ChecksumError
 from hmb_trace.pccx.header import EXTRA_KEY, Header
 from hmb_trace.pccx.maker import EventMaker, MakerCounts
@@ -31,8 +31,6 @@ from hmb_trace.pccx.sorting import sorted_events
 
 ENCODINGS = ("raw", "flatbuf", "bincode")
 CHECKSUMS = ("number", "hex", "none")
-_MOST_CLOCK_PAIRS = 1024
-_MOST_SOURCES = 4096
 _COUNTS_ROOM = 1024  # bytes of JSON for the numbers that are known last
 _U64_MAX = 2**64 - 1
 
@@ -87,6 +85,7 @@ class PackResult:
 
     Attributes:
         header: as written.
+        account: what the capture is missing.
         events: None for raw.
         warnings: one line each.
     """
@@ -94,6 +93,7 @@ class PackResult:
     header: Header
     records: int
     wrap_markers: int
+    account: Account
     events: MakerCounts | None = None
     warnings: list[str] = field(default_factory=list)
 
@@ -101,58 +101,6 @@ class PackResult:
 def cycles(ts_ns: int, clock_mhz: int) -> int:
     """ts_ns * clock_mhz / 1000, exact, cut at 2**64 - 1."""
     return min(ts_ns * clock_mhz // 1000, _U64_MAX)
-
-
-def _sidecars(dump: Dump) -> list[sidecar.Sidecar]:
-    found = (sidecar.find(segment.path) for segment in dump.segments if segment.path)
-    return [one for one in found if one is not None]
-
-
-def _thinned(pairs: list[list[int]]) -> list[list[int]]:
-    """At most so many clock pairs, evenly picked, first and last among them."""
-    if len(pairs) <= _MOST_CLOCK_PAIRS:
-        return pairs
-    last = len(pairs) - 1
-    return [pairs[i * last // (_MOST_CLOCK_PAIRS - 1)] for i in range(_MOST_CLOCK_PAIRS)]
-
-
-def _origin(dump: Dump, sidecars: list[sidecar.Sidecar]) -> dict[str, Any]:
-    """What the sidecars know about where the records come from (SPEC P7)."""
-    names = [segment.path.name if segment.path else "-" for segment in dump.segments]
-    made: dict[str, Any] = {"version": __version__, "abi_version": ABI_VERSION}
-    made["sources"] = names[:_MOST_SOURCES]
-    if not sidecars:
-        return made
-    device = sidecars[0].device
-    made["abi_version"] = sidecars[0].abi_version
-    made["device"] = {
-        name: getattr(device, name)
-        for name in ("path", "kind", "identity", "serial", "model", "firmware")
-    }
-    made["epoch"] = sidecars[0].epoch
-    made["epochs"] = sorted({one.epoch for one in sidecars})
-    made["complete"] = all(one.complete for one in sidecars)
-    pairs = [[p.ts_ns, p.host_ns, p.error_ns] for one in sidecars for p in one.clock]
-    made["clock"] = _thinned(pairs)
-    return made
-
-
-def _losses(walker: Walker, sidecars: list[sidecar.Sidecar]) -> dict[str, Any]:
-    """Counts of the records; those in the rejects are not lost (SPEC R12)."""
-    rejected = sum(gap.rejected for one in sidecars for gap in one.gap_list)
-    some = walker.records > 0
-    return {
-        "records": walker.records,
-        "wrap_markers": walker.wrap_markers,
-        "first_seq": walker.first_seq if some else None,
-        "last_seq": walker.last_record_seq if some else None,
-        "first_ts_ns": walker.first_ts_ns if some else None,
-        "last_ts_ns": walker.last_ts_ns if some else None,
-        "gaps": walker.gaps,
-        "lost": max(0, walker.lost - rejected),
-        "duplicates": walker.duplicates,
-        "sequence_resets": walker.sequence_resets,
-    }
 
 
 class _Packer:
@@ -165,9 +113,11 @@ class _Packer:
         self._options = options
         self._base = base
         self._target = target
-        self._sidecars = _sidecars(dump)
+        self._pieces = ClockPieces(dump)
         self._tally = Tally() if options.encoding == "raw" else None
-        self._walker = Walker(tally=self._tally)
+        self._accountant = Accountant(dump, tally=self._tally)
+        self._walker = self._accountant.walker
+        self._room = provenance.room_for(dump, self._pieces)
         self._header = self._first_header()
         self._writer = self._new_writer(patched=self._patches())
         self._maker: EventMaker | None = None
@@ -181,13 +131,14 @@ class _Packer:
             )
 
     def _first_header(self) -> Header:
-        origin = _origin(self._dump, self._sidecars)
+        origin = provenance.origin(self._dump)
         header = deepcopy(self._base) if self._base else Header(f"hmb-trace-{__version__}")
         # What an earlier packing knew of the capture, nobody knows any better now (P7).
         origin.update(header.hmb_trace)
         if self._options.catalog:
             origin["catalog"] = self._options.catalog.to_dict()
         header.extra[EXTRA_KEY] = origin
+        self._first = origin.copy()
         header.trace.clock_mhz = self._options.clock(self._base)
         header.payload.encoding = self._options.encoding
         return header
@@ -199,7 +150,7 @@ class _Packer:
 
     def _new_writer(self, *, patched: bool = False) -> PayloadWriter:
         checksum = self._options.checksum
-        room = widest_header(self._header, checksum) + _COUNTS_ROOM
+        room = widest_header(self._header, checksum) + self._room + _COUNTS_ROOM
         return PayloadWriter(self._target, room, checksum, patched=patched)
 
     def run(self, progress: Progress) -> PackResult:
@@ -220,7 +171,9 @@ class _Packer:
         warnings = [str(problem) for problem in self._dump.problems]
         warnings += counts.warnings() if counts else []
         walker = self._walker
-        return PackResult(header, walker.records, walker.wrap_markers, counts, warnings)
+        return PackResult(
+            header, walker.records, walker.wrap_markers, self._account, counts, warnings
+        )
 
     def _sort(self, events: int) -> None:
         unsorted = self._writer.payload_stream()
@@ -230,20 +183,27 @@ class _Packer:
 
     def _last_header(self, counts: MakerCounts | None) -> Header:
         extra = self._header.extra[EXTRA_KEY]
-        found = _losses(self._walker, self._sidecars)
-        if self._base and extra.get("records") == found["records"]:
-            found["lost"] = extra.get("lost", found["lost"])  # rejects were known then
-        extra.update(found)
+        self._account = self._accountant.finish()
+        extra.update(provenance.numbers(self._account))
+        bases = provenance.bases_of(
+            self._dump, {walk.segment: int(walk.c.offset) for walk in self._walker.files}
+        )
+        extra[provenance.ACCOUNT_KEY] = provenance.account_object(self._account, self._dump, bases)
+        if clocks := provenance.clocks(self._pieces, bases):
+            extra[provenance.CLOCKS_KEY] = clocks
         trace = self._header.trace
         if counts and self._maker:
             extra["events"] = counts.events
             extra["pairs"] = counts.pairs
             extra["unmatched_begins"] = counts.unmatched_begins
             extra["unmatched_ends"] = counts.unmatched_ends
+            extra["uncertain"] = counts.uncertain
             trace.cycles, trace.cores = self._maker.c.cycles, self._maker.c.cores
         else:
             trace.cycles = cycles(self._walker.max_ts_ns, trace.clock_mhz)
             trace.cores = self._cores()
+        fitted = provenance.fitted(extra, self._room + len(json.dumps(self._first)))
+        self._header.extra[EXTRA_KEY] = fitted
         return self._header
 
     def _cores(self) -> int:
@@ -258,7 +218,7 @@ def _no_progress(size: int) -> None:
 
 def _files(dump: Dump, paths: Sequence[Path]) -> list[Path]:
     """Everything that is read: a capture exists once, nothing may be put in its place."""
-    return [*paths, *(segment.path for segment in dump.segments if segment.path)]
+    return [*paths, *map(Path, dump.files())]
 
 
 def _header_to_keep(paths: Sequence[Path]) -> Header | None:

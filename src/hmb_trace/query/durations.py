@@ -16,7 +16,7 @@ from hmb_trace._core import ffi, lib
 from hmb_trace.catalog.model import Catalog, Event, Field
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.walker import pointer
-from hmb_trace.pccx.rules import duration_ratio
+from hmb_trace.query.rules import duration_ratio
 
 U64 = npt.NDArray[np.uint64]
 

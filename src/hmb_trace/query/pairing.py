@@ -20,7 +20,7 @@ from hmb_trace._core import ffi, lib
 from hmb_trace.catalog.model import Catalog
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.layout import RECORD_HDR_SIZE
-from hmb_trace.pccx.rules import OpenTable, Rules
+from hmb_trace.query.rules import OpenTable, Rules
 
 MATCH_DTYPE = np.dtype(
     [

@@ -213,8 +213,8 @@ class Session:
 
     def _gaps(self) -> list[dict[str, Any]]:
         return [
-            {name: getattr(place, name) for name in _GAP_COLUMNS}
-            for place in account(self.dump).places
+            place.as_dict()
+            for place in account(self.dump).rows()
             if place.kind not in UNVERIFIED_KINDS  # those tell of a file and not of a place
         ]
 

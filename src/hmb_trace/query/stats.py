@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hmb_trace.catalog.model import Catalog
+from hmb_trace.dumps.account import Account, Accountant
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump
-from hmb_trace.dumps.knowledge import known_losses
 from hmb_trace.dumps.pieces import Elapsed
 from hmb_trace.dumps.walker import Tally, Walker
 from hmb_trace.layout import RECORD_HDR_SIZE
@@ -50,14 +50,30 @@ class Latency:
 
 
 @dataclass
+class Counts:
+    """What was counted of the records: of all of them, or of those selected."""
+
+    records: int = 0
+    payload_bytes: int = 0
+    truncated: int = 0
+    min_ts_ns: int = 0
+    max_ts_ns: int = 0
+
+
+@dataclass
 class Statistics:
-    """Everything that one pass counted; times in ns, sizes in bytes."""
+    """Everything that one pass counted; times in ns, sizes in bytes.
+
+    Attributes:
+        counts: of the selected records.
+        account: of the whole dump, selected or not.
+    """
 
     walker: Walker
     tally: Tally
     bytes: int = 0
-    gaps: int = 0
-    lost: int = 0
+    counts: Counts = field(default_factory=Counts)
+    account: Account = field(default_factory=Account)
     durations: dict[str, Latency] = field(default_factory=dict)
     unmatched_begins: int = 0
     unmatched_ends: int = 0
@@ -142,7 +158,8 @@ def gather(
     """
     chosen = selection or Selection()
     tally = Tally()
-    found = Statistics(Walker(tally=tally if chosen.is_everything else None), tally)
+    accountant = Accountant(dump, tally=tally if chosen.is_everything else None)
+    found = Statistics(accountant.walker, tally)
     pairs = _Pairs(catalog, found) if catalog else None
     if chosen.is_everything and not (pairs and pairs.wanted):
         dump.scan(found.walker, partial=partial, on_batch=lambda piece: _add_bytes(found, piece))
@@ -150,8 +167,17 @@ def gather(
         _gather_columns(dump, found, pairs, chosen, partial)
     if pairs:
         pairs.finish()
-    found.gaps, found.lost = known_losses(dump, found.walker)
+    if chosen.is_everything:
+        found.counts = _all_counts(found.walker)
+    found.account = accountant.finish()
     return found
+
+
+def _all_counts(walker: Walker) -> Counts:
+    return Counts(
+        *(walker.records, walker.payload_bytes, walker.truncated),
+        *(walker.min_ts_ns, walker.max_ts_ns),
+    )
 
 
 def _add_bytes(found: Statistics, piece: RecordBatch) -> None:
@@ -186,7 +212,7 @@ class _Picked:
 
     def __init__(self, found: Statistics) -> None:
         self._tally = found.tally
-        self._walker = found.walker
+        self._found = found
         self._records = self._payload = self._truncated = 0
         self._last: int | None = None
         self._least: list[int] = []
@@ -214,32 +240,36 @@ class _Picked:
         return log2_bucket((times[1:] - times[:-1])[forward])
 
     def finish(self) -> None:
-        c = self._walker.c
-        c.records, c.payload_bytes, c.truncated = self._records, self._payload, self._truncated
-        c.min_ts_ns = min(self._least, default=0)
-        c.max_ts_ns = max(self._most, default=0)
+        self._found.counts = Counts(
+            *(self._records, self._payload, self._truncated),
+            *(min(self._least, default=0), max(self._most, default=0)),
+        )
+
+
+_ACCOUNT = (
+    *("verdict", "reasons", "gaps", "lost", "lost_exact", "rejected_records", "rejected_bytes"),
+    *("duplicates", "sequence_resets", "glitches", "epochs", "clock_steps", "begins"),
+)
 
 
 def as_json(found: Statistics, catalog: Catalog | None) -> dict[str, Any]:
     """The object that `stats --json` prints."""
-    walker = found.walker
+    counts, account, walker = found.counts, found.account, found.walker
+    told = account.as_dict()
     name_of = catalog.name_of if catalog else lambda opcode: f"{opcode:#06x}"
-    some = bool(walker.records)
+    some = bool(counts.records)
     return {
-        "records": walker.records,
-        "wrap_markers": walker.wrap_markers,
-        "truncated": walker.truncated,
+        "records": counts.records,
+        "wrap_markers": account.wrap_markers,
+        "truncated": counts.truncated,
         "bytes": found.bytes,
-        "payload_bytes": walker.payload_bytes,
-        "min_ts_ns": walker.min_ts_ns if some else None,
-        "max_ts_ns": walker.max_ts_ns if some else None,
+        "payload_bytes": counts.payload_bytes,
+        "min_ts_ns": counts.min_ts_ns if some else None,
+        "max_ts_ns": counts.max_ts_ns if some else None,
         "duration_ns": found.span_ns,
-        "records_per_s": found.rate(walker.records),
+        "records_per_s": found.rate(counts.records),
         "bytes_per_s": found.rate(found.bytes),
-        "gaps": found.gaps,
-        "lost": found.lost,
-        "duplicates": walker.duplicates,
-        "sequence_resets": walker.sequence_resets,
+        **{name: told[name] for name in _ACCOUNT},
         "clock_steps_back": walker.clock_steps_back,
         "unknown_flags": walker.unknown_flags,
         "opcodes": [

@@ -11,14 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hmb_trace.catalog.model import Catalog
-from hmb_trace.dumps import sidecar as sidecars
+from hmb_trace.dumps.account import Account, Accountant
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump
-from hmb_trace.dumps.knowledge import known_losses
-from hmb_trace.dumps.segments import Segment
-from hmb_trace.dumps.sidecar import Gap, Sidecar
-from hmb_trace.dumps.walker import BreakKind, SequenceBreak, Walker
-from hmb_trace.errors import HmbTraceError
+from hmb_trace.dumps.places import Place
+from hmb_trace.dumps.sidecar import Damaged, Sidecar
+from hmb_trace.dumps.walker import Walker
 from hmb_trace.layout import RECORD_HDR_SIZE
 from hmb_trace.query.histogram import LogHistogram
 from hmb_trace.report.counters import Counters
@@ -27,6 +25,8 @@ from hmb_trace.report.sample import Sampler
 from hmb_trace.report.timegrid import TimeGrid
 
 GAPS_LISTED = 500
+BREAKS_KEPT = 100_000
+MARKS_DRAWN = 200
 OPCODE_ROWS = 64  # opcodes with a history of their own; the rest share the last row
 CPU_ROWS = 64
 U64 = npt.NDArray[np.uint64]
@@ -66,17 +66,21 @@ class FileFacts:
     sidecar: Sidecar | None = None
 
 
-@dataclass(order=True)
+@dataclass(frozen=True, slots=True)
 class GapFacts:
-    """One gap; ordered by how much it lost, then by how early it came."""
+    """A place where records are missing, and where it stands on the time axis."""
 
-    lost: int
-    order: int  # minus the number of the gap, so that of equals the first is the larger
-    rejected: int = field(compare=False)
-    found: SequenceBreak = field(compare=False)
-    shown_ns: int = field(compare=False)  # of the record after it
-    before_ns: int = field(compare=False)  # of the record before it
-    cause: str = field(compare=False)
+    place: Place
+    shown_ns: int  # of the record after it
+    before_ns: int  # of the record before it
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment of the time axis at which the firmware's clock is another."""
+
+    shown_ns: int
+    text: str
 
 
 @dataclass
@@ -88,7 +92,9 @@ class Findings:
     latencies: Latencies
     counters: Counters
     files: list[FileFacts] = field(default_factory=list)
-    gaps: list[GapFacts] = field(default_factory=list)  # a heap of the largest
+    account: Account = field(default_factory=Account)
+    gaps: list[GapFacts] = field(default_factory=list)  # the largest, in the order of the dump
+    marks: list[Mark] = field(default_factory=list)
     alerts: list[str] = field(default_factory=list)
     opcode_bytes: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(65536, np.int64))
     opcode_records: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(65536, np.int64))
@@ -101,34 +107,14 @@ class Findings:
     opcodes: _Rows = field(default_factory=lambda: _Rows(65536, OPCODE_ROWS))
     cpus: _Rows = field(default_factory=lambda: _Rows(256, CPU_ROWS))
     bytes: int = 0
-    gaps_total: int = 0  # as `hmb-trace info` counts them: rejects subtracted
-    lost: int = 0
     backwards: int = 0  # records whose clock stands before that of the record before
-    epochs: int = 1
     first_shown_ns: int | None = None  # on the report's time axis
     last_shown_ns: int = 0
-
-    @property
-    def rejected(self) -> int:
-        """Records that the sequence numbers miss but the rejects files hold."""
-        return max(0, int(self.walker.lost) - self.lost)
 
     @property
     def elapsed_ns(self) -> int:
         """From the earliest to the latest record on the time axis."""
         return 0 if self.first_shown_ns is None else self.last_shown_ns - self.first_shown_ns
-
-    @property
-    def unknown_losses(self) -> int:
-        """Overflow episodes of which nobody knows what they cost (R5)."""
-        cars = [f.sidecar for f in self.files if f.sidecar]
-        return sum(episode.lost is None for car in cars for episode in car.episodes)
-
-    @property
-    def complete(self) -> bool:
-        """No truncated end, and every sidecar that there is says complete."""
-        cars = [f.sidecar for f in self.files if f.sidecar]
-        return not self.alerts and all(car.complete for car in cars)
 
 
 class Gatherer:
@@ -136,14 +122,13 @@ class Gatherer:
 
     def __init__(self, dump: Dump, catalog: Catalog | None = None, *, slots: int = 1024) -> None:
         self.dump = dump
-        walker = Walker(keep_breaks=True)
+        self._accountant = Accountant(dump)
+        walker = self._accountant.walker
         self.found = Findings(walker, TimeGrid(slots), Latencies(catalog), Counters(catalog))
-        self._gap_number = itertools.count(1)
         self._file = -1
-        self._shift = 0  # added to the clock of an epoch so that epochs follow each other
+        self._shift = 0  # added to the clock of a piece so that pieces follow each other
         self._last_shown: int | None = None
-        self._told: dict[tuple[int, int], Gap] = {}
-        self._untold_rejected = False
+        self._breaks: dict[tuple[int, int], tuple[int, int]] = {}  # times before and after it
 
     def run(self) -> Findings:
         """Read everything.
@@ -156,45 +141,21 @@ class Gatherer:
             self._take(batch)
         self._skip_to(len(self.dump.segments))
         self.found.latencies.forget_open()
-        self.found.gaps_total, self.found.lost = known_losses(self.dump, self.found.walker)
         self.found.alerts += [f"{p.path}: {p.reason}" for p in self.dump.problems]
+        self.found.account = self._accountant.finish()
+        self._losses()
         return self.found
 
     def _enter(self, batch: RecordBatch) -> None:
-        if batch.segment == self._file:
-            return
-        before = self.found.files[-1].sidecar if self.found.files else None
-        self._skip_to(batch.segment + 1)
-        now = self.found.files[-1].sidecar
-        if before and now and before.epoch != now.epoch:
-            self.found.epochs += 1
-            self._new_epoch(batch)
-
-    def _new_epoch(self, batch: RecordBatch) -> None:
-        """A clock that started anew goes on where the epoch before it ended."""
-        if self._last_shown is None or not len(batch):
-            return
-        first = int(batch.ts_ns[0])
-        self._shift = max(0, self._last_shown + 1 - first)
-        self.found.latencies.forget_open()
+        if batch.segment != self._file:
+            self._skip_to(batch.segment + 1)
 
     def _skip_to(self, end: int) -> None:
         for segment in self.dump.segments[self._file + 1 : end]:
-            self.found.files.append(FileFacts(segment.name, sidecar=self._sidecar(segment)))
+            self.found.files.append(FileFacts(segment.name, sidecar=segment.known))
+            if isinstance(segment.sidecar, Damaged):
+                self.found.alerts.append(str(segment.sidecar.error))
         self._file = end - 1
-        car = self.found.files[-1].sidecar if self.found.files else None
-        self._told = {(g.seq_before, g.seq_after): g for g in car.gap_list} if car else {}
-        # A gap that the collector did not see as one: it rejected those records (R10).
-        self._untold_rejected = car is not None and not car.list_truncated
-
-    def _sidecar(self, segment: Segment) -> Sidecar | None:
-        if segment.path is None:
-            return None
-        try:
-            return sidecars.find(segment.path)
-        except HmbTraceError as error:
-            self.found.alerts.append(str(error))
-            return None
 
     def _take(self, batch: RecordBatch) -> None:
         facts = self.found.files[-1]
@@ -206,13 +167,36 @@ class Gatherer:
         if facts.first_seq is None:
             facts.first_seq = int(batch.seq[0])
         facts.last_seq = int(batch.seq[-1])
-        shown: U64 = batch.ts_ns + np.uint64(self._shift) if self._shift else batch.ts_ns
+        shown, begins = self._shown(batch)
         self._count(batch, shown)
-        self._intervals(shown)
-        gap_rows = self._gaps(batch, shown)
+        self._intervals(shown, begins)
+        gap_rows = self._note_breaks(batch, shown)
         self.found.sampler.add(batch, shown, gap_rows)
         self.found.latencies.add(batch, shown, self.found.grid)
         self._last_shown = int(shown[-1])
+
+    def _shown(self, batch: RecordBatch) -> tuple[U64, list[int]]:
+        """Times on the axis, where each piece of the clock goes on from the one before it (R16).
+
+        Also the rows at which a piece begins.
+        """
+        rows = batch.offset_rows([step.offset for step in batch.steps])
+        shown = np.empty(len(batch), np.uint64)
+        edges = [0, *rows, len(batch)]
+        last = self._last_shown
+        for number, (begin, end) in enumerate(itertools.pairwise(edges)):
+            step = batch.steps[number - 1] if number else None
+            if step is not None and last is not None:
+                self._shift = (last + 1 - step.ts_after) % (1 << 64)
+                self._mark(last + 1, epoch=step.epoch)
+            shown[begin:end] = batch.ts_ns[begin:end] + np.uint64(self._shift)
+            if end > begin:
+                last = int(shown[end - 1])
+        return shown, [row for row in rows if row < len(batch)]
+
+    def _mark(self, shown_ns: int, *, epoch: bool) -> None:
+        if len(self.found.marks) < MARKS_DRAWN:
+            self.found.marks.append(Mark(shown_ns, "new epoch" if epoch else "clock step"))
 
     def _count(self, batch: RecordBatch, shown: U64) -> None:
         found = self.found
@@ -236,47 +220,47 @@ class Gatherer:
             found.cpu_opcode[cpu] = found.cpu_opcode.get(cpu, 0) + counts
         found.payload.add(batch.payload_len.astype(np.uint64))
 
-    def _intervals(self, shown: U64) -> None:
-        times = shown
-        if self._last_shown is not None:
-            times = np.append(np.uint64(self._last_shown), shown)
-        forward = times[1:] >= times[:-1]
+    def _intervals(self, shown: U64, begins: list[int]) -> None:
+        """Times between neighbours of one piece."""
+        first = shown[0] if self._last_shown is None else np.uint64(self._last_shown)
+        before = np.append(first, shown[:-1])
+        forward = shown >= before
         self.found.backwards += int(len(forward) - np.count_nonzero(forward))
-        self.found.interval.add((times[1:] - times[:-1])[forward])
+        forward[begins] = False
+        forward[0] &= self._last_shown is not None
+        self.found.interval.add((shown - before)[forward])
 
-    def _gaps(self, batch: RecordBatch, shown: U64) -> npt.NDArray[np.intp]:
-        breaks = [b for b in self.found.walker.breaks or () if b.kind is BreakKind.GAP]
-        if self.found.walker.breaks:
-            self.found.walker.breaks.clear()
-        if not breaks:
-            return np.empty(0, np.intp)
-        offsets = np.array([b.offset for b in breaks], np.uint64)
-        rows = np.minimum(np.searchsorted(batch.offset, offsets), len(batch) - 1)
-        first = int(shown[0]) if self._last_shown is None else self._last_shown
-        before = np.append(np.uint64(first), shown[:-1])
-        lost = [
-            self._one_gap(gap, int(shown[row]), int(before[row]))
-            for gap, row in zip(breaks, rows.tolist(), strict=True)
-        ]
-        slot = self.found.grid.index(shown[rows])
-        self.found.grid.add("lost", slot, weight=np.array(lost, float))
-        return rows
+    def _note_breaks(self, batch: RecordBatch, shown: U64) -> npt.NDArray[np.intp]:
+        """Remember where the sequence breaks; the rows after each break."""
+        offsets = batch.cuts.tolist()
+        rows = [min(row, len(batch) - 1) for row in batch.offset_rows(offsets)]
+        for row, offset in zip(rows, offsets, strict=True):
+            if len(self._breaks) < BREAKS_KEPT:
+                last = int(shown[0]) if self._last_shown is None else self._last_shown
+                before = int(shown[row - 1]) if row else last
+                self._breaks[batch.segment, offset] = before, int(shown[row])
+        return np.array(sorted(set(rows)), np.intp)
 
-    def _one_gap(self, gap: SequenceBreak, shown_ns: int, before_ns: int) -> int:
-        """Note a gap; how many records it lost, those in the rejects not counted."""
-        told = self._told.get((gap.seq_before, gap.seq_after))
-        if told:
-            lost, rejected, cause = told.lost, told.rejected, told.cause
-        elif self._untold_rejected:
-            lost, rejected, cause = 0, gap.lost, "rejected"
-        else:
-            lost, rejected, cause = gap.lost, 0, "gap"
-        facts = self.found.files[-1]
-        facts.gaps += lost > 0
-        facts.lost += lost
-        order = -next(self._gap_number)
-        entry = GapFacts(lost, order, rejected, gap, shown_ns, before_ns, cause)
-        heapq.heappush(self.found.gaps, entry)
-        if len(self.found.gaps) > GAPS_LISTED:
-            heapq.heappop(self.found.gaps)
-        return lost
+    def _losses(self) -> None:
+        """Put what the account says is missing on the time axis."""
+        found = self.found
+        gaps = []
+        for place in found.account.places:
+            if not place.is_loss or not (place.lost or place.rejected or place.lost is None):
+                continue
+            facts = found.files[place.segment]
+            facts.gaps += bool(place.lost)
+            facts.lost += place.lost or 0
+            at = (
+                self._breaks.get((place.segment, place.offset))
+                if place.offset is not None
+                else None
+            )
+            if at is not None:
+                gaps.append(GapFacts(place, at[1], at[0]))
+        if gaps:
+            slot = found.grid.index(np.array([gap.shown_ns for gap in gaps], np.uint64))
+            weight = np.array([float(gap.place.lost or 0) for gap in gaps])
+            found.grid.add("lost", slot, weight=weight)
+        largest = heapq.nlargest(GAPS_LISTED, gaps, key=lambda gap: gap.place.lost or 0)
+        found.gaps = sorted(largest, key=lambda gap: gap.place.order)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from hmb_trace import __version__
+from hmb_trace.dumps.account import Verdict
 from hmb_trace.layout import RecordFlag
 from hmb_trace.query.histogram import LogHistogram
 from hmb_trace.report.counters import Counter
@@ -31,7 +32,15 @@ OPCODES_LISTED = 200
 FILES_LISTED = 300
 TIMELINE_SLOTS = 1024
 SPARK_SLOTS = 120
+REASONS_LISTED = 500
 _OTHER = STACKED
+_COLOURS = {
+    Verdict.WHOLE: "good",
+    Verdict.DAMAGED: "warn",
+    Verdict.LOSSY: "bad",
+    Verdict.INCOMPLETE: "bad",
+    Verdict.UNVERIFIED: "grey",
+}
 
 
 def render(found: Findings, names: Names, title: str) -> str:
@@ -113,7 +122,10 @@ class _Page:
             if pair.histogram.count:
                 histograms[f"pair-{i}"] = self._histogram(pair.histogram, "ns", 0)
                 heats[f"pair-{i}"] = pair.heat(self.found.grid)
+        account = self.found.account.as_dict()
+        account["reasons"] = account["reasons"][:REASONS_LISTED]
         return {
+            "account": account,
             "timeline": self._timeline(),
             "histograms": {k: h for k, h in histograms.items() if h["buckets"]},
             "heats": heats,
@@ -147,6 +159,7 @@ class _Page:
             "bytes": grid.read("bytes", TIMELINE_SLOTS)[0].tolist(),
             "lost": grid.read("lost", TIMELINE_SLOTS)[0].tolist(),
             "bands": self._bands(),
+            "marks": [(mark.shown_ns - grid.start_ns, mark.text) for mark in self.found.marks],
             "ops": ops,
         }
 
@@ -156,7 +169,7 @@ class _Page:
         return [
             (gap.before_ns - start, gap.shown_ns - start)
             for gap in self.found.gaps
-            if gap.lost and gap.shown_ns - gap.before_ns > 2 * width
+            if gap.place.lost != 0 and gap.shown_ns - gap.before_ns > 2 * width
         ]
 
     @staticmethod
@@ -202,7 +215,7 @@ class _Page:
             "alerts": self.found.alerts[:20],
             "tiles": self._tiles(),
             "timeline": self._timeline_words(data["timeline"]),
-            "pairs": [pair.words() for pair in self.found.latencies.pairs()],
+            "pairs": [p.words() | {"id": i} for i, p in enumerate(self.found.latencies.pairs())],
             "counters": [_counter_words(counter) for counter in self.found.counters.seen()],
             "catalog": self.names.catalogued,
             "opcodes": {
@@ -212,7 +225,9 @@ class _Page:
             },
             "cpus": self._cpus(),
             "distributions": self._distributions(data["histograms"]),
-            "gaps": {"rows": self._gaps(), "total": self.found.gaps_total},
+            "gaps": {"rows": self._gaps(), "total": self.found.account.gaps},
+            "reasons": self._reasons(),
+            "pieces": [(self._relative(m.shown_ns), m.text) for m in self.found.marks],
             "episodes": [e for f in self.found.files for e in _episodes(f)][:200],
             "collected": self._counters(),
             "facts": self._facts(),
@@ -224,14 +239,31 @@ class _Page:
         }
 
     def _account(self) -> dict[str, Any]:
-        w = self.found.walker
+        w, account = self.found.walker, self.found.account
         return {
             "records": self.records,
-            "gaps": self.found.gaps_total,
-            "lost": self.found.lost,
+            "gaps": account.gaps,
+            "lost": account.lost,
+            "verdict": str(account.verdict),
+            "line": account.line(),
+            "begins": account.begins,
             "first_seq": w.first_seq,
             "last_seq": w.last_record_seq,
         }
+
+    def _reasons(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "kind": reason.kind,
+                "count": "unknown" if reason.count is None else grouped(reason.count),
+                "file": _short(reason.file or ""),
+                "offset": "-" if reason.offset is None else grouped(reason.offset),
+                "ts_ns": "-" if reason.fw_ns is None else reason.fw_ns,
+                "host": _utc(reason.host_ns / 1e9) if reason.host_ns else "-",
+                "text": reason.text,
+            }
+            for reason in self.found.account.reasons[:REASONS_LISTED]
+        ]
 
     @property
     def elapsed_ns(self) -> int:
@@ -239,15 +271,11 @@ class _Page:
         return self.found.elapsed_ns
 
     def _badges(self) -> list[dict[str, str]]:
-        found = self.found
-        out = [{"kind": "good", "text": "✓ nothing lost"}]
-        if found.lost:
-            out = [{"kind": "bad", "text": f"✗ {grouped(found.lost)} records lost"}]
-        elif found.unknown_losses:
-            out = [{"kind": "bad", "text": "✗ losses of unknown extent"}]
-        if not found.complete:
-            out.append({"kind": "warn", "text": "! incomplete"})
-        return out
+        """The verdict, in the colours that it has everywhere."""
+        account = self.found.account
+        sign = {"good": "✓", "warn": "!", "bad": "✗", "grey": "?"}
+        kind = _COLOURS[account.verdict]
+        return [{"kind": kind, "text": f"{sign[kind]} {account.line()}"}]
 
     def _subtitle(self) -> list[str]:
         found = self.found
@@ -257,8 +285,13 @@ class _Page:
         if cars:
             out.append(f"from {cars[0].device.path}")
             out.append(f"captured {_utc(cars[0].started_ns / 1e9)}")
-        if found.epochs > 1:
-            out.append(f"{found.epochs} epochs, shown one after the other")
+        epochs, steps = len(found.account.epochs), len(found.account.clock_steps)
+        if epochs > 1:
+            out.append(f"{epochs} epochs, shown one after the other")
+        if steps:
+            out.append(f"{steps} clock step{'s' if steps > 1 else ''}, left out of the time axis")
+        if found.account.begins:
+            out.append(found.account.begins)
         return out
 
     def _tiles(self) -> list[dict[str, Any]]:
@@ -267,19 +300,22 @@ class _Page:
         speed = found.bytes / self.elapsed_ns * 1e9 if self.elapsed_ns else 0
         peak = self._peak()
         seq = f"seq {w.first_seq} to {w.last_record_seq}" if self.records else "no record"
-        lost_note = f"in {grouped(found.gaps_total)} gaps"
-        if found.rejected:
-            lost_note = f"{grouped(found.rejected)} more are in the rejects"
+        account = found.account
+        lost_note = f"in {grouped(account.gaps)} gap{'s' if account.gaps != 1 else ''}"
+        if account.rejected_records:
+            lost_note = f"{grouped(account.rejected_records)} more are in the rejects"
+        lost = grouped(account.lost) if account.lost_exact else f"≥ {grouped(account.lost)}"
+        bad = account.verdict in (Verdict.LOSSY, Verdict.INCOMPLETE)
         return [
             _tile("records", "Records", grouped(self.records), seq, raw=self.records),
-            _tile("lost", "Lost", grouped(found.lost), lost_note,
-                  kind="bad" if found.lost else "good", raw=found.lost),
+            _tile("lost", "Lost", lost, lost_note,
+                  kind="bad" if bad else _COLOURS[account.verdict], raw=account.lost),
             _tile("duration", "Duration", duration(self.elapsed_ns), "firmware clock",
                   raw=self.elapsed_ns),
             _tile("rate", "Mean rate", f"{_si(rate)}/s", f"peak {_si(peak)}/s"),
             _tile("bytes", "Bytes", format_size(found.bytes), f"{_si(speed)}B/s", raw=found.bytes),
-            _tile("gaps", "Gaps", grouped(found.gaps_total), "in the sequence numbers",
-                  raw=found.gaps_total),
+            _tile("gaps", "Gaps", grouped(account.gaps), "in the sequence numbers",
+                  raw=account.gaps),
             _tile("duplicates", "Duplicates", grouped(w.duplicates),
                   f"{grouped(w.sequence_resets)} sequence resets", raw=int(w.duplicates)),
             _tile("wrap_markers", "Wrap markers", grouped(w.wrap_markers),
@@ -295,7 +331,8 @@ class _Page:
         if timeline is None:
             return None
         rate = self.records / max(self.elapsed_ns, 1) * 1e9
-        losses = f", {grouped(self.found.lost)} lost (marked)" if self.found.lost else ""
+        lost = self.found.account.lost
+        losses = f", {grouped(lost)} lost (hatched)" if lost else ""
         words = (
             f"{grouped(self.records)} records over {duration(self.elapsed_ns)}: "
             f"{_si(rate)}/s on average, {_si(self._peak())}/s at most{losses}."
@@ -361,19 +398,21 @@ class _Page:
         return out
 
     def _gaps(self) -> list[dict[str, Any]]:
-        return [self._gap(g) for g in sorted(self.found.gaps, key=lambda g: -g.order)]
+        return [self._gap(gap) for gap in self.found.gaps]
 
     def _gap(self, gap: GapFacts) -> dict[str, Any]:
+        place = gap.place
         return {
             "time": self._relative(gap.shown_ns),
-            "ts_ns": gap.found.ts_ns,
-            "seq_before": gap.found.seq_before,
-            "seq_after": gap.found.seq_after,
-            "lost": gap.lost,
-            "rejected": gap.rejected,
-            "file": _short(self.found.files[gap.found.segment].name),
-            "offset": gap.found.offset,
-            "cause": gap.cause,
+            "ts_ns": "-" if place.ts_ns is None else place.ts_ns,
+            "seq_before": "-" if place.seq_before is None else place.seq_before,
+            "seq_after": "-" if place.seq_after is None else place.seq_after,
+            "lost": "unknown" if place.lost is None else grouped(place.lost),
+            "lost_sort": place.lost or 0,
+            "rejected": place.rejected,
+            "file": _short(place.file),
+            "offset": place.offset,
+            "cause": place.kind,
         }
 
     def _counters(self) -> list[tuple[str, int]]:

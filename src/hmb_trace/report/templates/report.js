@@ -79,6 +79,15 @@
 			},
 		};
 	}
+	// Records are missing: hatched, in every chart over time. Times are those of the timeline's grid.
+	function hatch(root, name) {
+		const pattern = svg("pattern", { id: name, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, svg("defs", {}, root));
+		svg("line", { class: "hatched", x1: 1, x2: 1, y1: 0, y2: 6 }, pattern);
+		return `url(#${name})`;
+	}
+	const bands = data.timeline ? data.timeline.bands : [];
+	const marks = data.timeline ? data.timeline.marks : [];
+	const missing = (from, to) => bands.some(([a, b]) => a < to && b > from);
 	function onResize(box, draw) {
 		let width = 0;
 		new ResizeObserver(() => {
@@ -153,12 +162,24 @@
 			}
 			svg("line", { class: "axis", x1: left, x2: width - right, y1: base, y2: base }, root);
 			const edge = (ns) => Math.max(left, Math.min(width - right, x(ns / t.width_ns)));
-			for (const [from, to] of t.bands)
-				svg("rect", { class: "loss", x: edge(from), y: top, width: edge(to) - edge(from), height: base - top, opacity: 0.13 }, root);
+			const hatched = hatch(root, "hatch-timeline");
+			for (const [from, to] of bands) {
+				if (edge(to) <= edge(from)) continue;
+				svg("rect", { class: "loss", x: edge(from), y: top, width: edge(to) - edge(from), height: base - top, opacity: 0.08 }, root);
+				svg("rect", { style: `fill:${hatched}`, x: edge(from), y: top, width: edge(to) - edge(from), height: base - top, opacity: 0.7 }, root);
+			}
+			for (const [at, text] of marks) {
+				const where = x(at / t.width_ns);
+				if (where < left || where > width - right) continue;
+				const line = svg("line", { class: "step", x1: where, x2: where, y1: top, y2: base }, root);
+				svg("title", {}, line, text);
+				if (marks.length < 8) svg("text", { class: "steptext", x: where, y: 9, "text-anchor": where > width - 60 ? "end" : "middle" }, root, text);
+			}
 			for (const c of cols) {
 				if (!c.lost) continue;
 				const at = x(c.i), wide = Math.max(2, x(Math.min(c.i + c.step, state.to)) - at);
-				svg("rect", { class: "loss", x: at, y: top, width: wide, height: base - top, opacity: 0.25 }, root);
+				svg("rect", { class: "loss", x: at, y: top, width: wide, height: base - top, opacity: 0.15 }, root);
+				svg("rect", { style: `fill:${hatched}`, x: at, y: top, width: wide, height: base - top, opacity: 0.6 }, root);
 				svg("path", { class: "loss", d: `M${at + wide / 2 - 5},${top - 10}h10l-5,9z` }, root);
 			}
 			plot = { root, cols, x, base, inner, width };
@@ -313,6 +334,31 @@
 				g.globalAlpha = 0.15 + 0.85 * (Math.log(n + 1) / Math.log(peak + 1));
 				g.fillRect(left + c * w, height - bottom - (r + 1) * t, Math.max(1, w), Math.max(1, t - 0.5));
 			}
+			g.globalAlpha = 0.8;
+			g.strokeStyle = css.getPropertyValue("--bad");
+			for (const [from, to] of bands) {
+				const a = left + Math.max(0, (from / h.width_ns) * w), b = left + Math.min(width - left, (to / h.width_ns) * w);
+				g.save();
+				g.beginPath();
+				g.rect(a, 0, Math.max(1, b - a), height - bottom);
+				g.clip();
+				g.beginPath();
+				for (let p = a - height; p < b; p += 6) {
+					g.moveTo(p, height - bottom);
+					g.lineTo(p + height - bottom, 0);
+				}
+				g.stroke();
+				g.restore();
+			}
+			g.strokeStyle = css.getPropertyValue("--accent");
+			g.setLineDash([2, 3]);
+			for (const [at] of marks) {
+				g.beginPath();
+				g.moveTo(left + (at / h.width_ns) * w, 0);
+				g.lineTo(left + (at / h.width_ns) * w, height - bottom);
+				g.stroke();
+			}
+			g.setLineDash([]);
 			g.globalAlpha = 1;
 			g.fillStyle = css.getPropertyValue("--dim");
 			g.font = "11px system-ui, sans-serif";
@@ -359,10 +405,18 @@
 			const span = c.mean.length * c.width_ns;
 			for (const v of ticks(0, span, Math.max(2, Math.floor(inner / 110))))
 				if (v < span * 0.98) svg("text", { x: left + (v / span) * inner, y: base + 16, "text-anchor": "middle" }, root, `+${time(v)}`);
-			let path = "", pen = false;
+			const hatched = hatch(root, `hatch-counter-${box.dataset.counter}`);
+			const at = (ns) => left + Math.min(1, Math.max(0, ns / span)) * inner;
+			for (const [from, to] of bands)
+				svg("rect", { style: `fill:${hatched}`, x: at(from), y: top, width: Math.max(1, at(to) - at(from)), height: base - top, opacity: 0.7 }, root);
+			for (const [when] of marks) svg("line", { class: "step", x1: at(when), x2: at(when), y1: top, y2: base }, root);
+			// Nothing is known of the values where records are missing: the line is broken there.
+			let path = "", last = null;
 			c.mean.forEach((v, i) => {
-				if (v !== null) path += `${pen ? "L" : "M"}${x(i).toFixed(1)},${y(v).toFixed(1)}`;
-				pen = v !== null || pen;
+				if (v === null) return;
+				const broken = last === null || missing((last + 0.5) * c.width_ns, (i + 0.5) * c.width_ns);
+				path += `${broken ? "M" : "L"}${x(i).toFixed(1)},${y(v).toFixed(1)}`;
+				last = i;
 			});
 			svg("path", { d: path, style: `fill:none;stroke:${colour(0)};stroke-width:1.6` }, root);
 			svg("line", { class: "axis", x1: left, x2: width - right, y1: base, y2: base }, root);
