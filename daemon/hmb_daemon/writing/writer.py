@@ -71,6 +71,7 @@ class Writer(threading.Thread):
         settings: may be replaced while it runs.
         origins: what every sidecar says about device and label.
         remarks: what an earlier writer had no segment to say in.
+        has_successor: another writer follows, which can say what this one has no segment for.
         sealed: called with name and sidecar after every seal.
         make_room: deletes the oldest sealed segment and says so; None when there is none.
         changed: called when something changed that the control thread looks at.
@@ -85,6 +86,7 @@ class Writer(threading.Thread):
         log: Any,
         *,
         remarks: Sequence[Remark] = (),
+        has_successor: bool = False,
         sealed: Callable[[str, Sidecar], None] = lambda name, side: None,
         make_room: Callable[[], Remark | None] = lambda: None,
         changed: Callable[[], None] = lambda: None,
@@ -117,6 +119,7 @@ class Writer(threading.Thread):
         )
         self._requests: deque[Request] = deque()
         self.remarks: list[Remark] = list(remarks)
+        self._has_successor = has_successor
         self._wake = ffi.new("uint32_t *")
         self._scanned = self.state.journal_tail
         self._marks: deque[Plan] = deque()
@@ -320,8 +323,10 @@ class Writer(threading.Thread):
         # Events without records wait for the records after them, as long as there is room.
         crowded = waiting > self._journal_patience()
         asked = plan.cause not in (None, Cause.REINITIALISED)
-        told = asked and any(remark.note in _NOTES_WORTH_A_SEGMENT for remark in self.remarks)
-        return told or (self._worth and waiting > 0 and (asked or crowded))
+        told = any(remark.note in _NOTES_WORTH_A_SEGMENT for remark in self.remarks)
+        if told and asked and not self._has_successor:
+            return True
+        return self._worth and waiting > 0 and (asked or crowded)
 
     def _journal_patience(self) -> int:
         quarter = int(self.spool.c.journal_size) // 4
