@@ -60,9 +60,7 @@ def committed(rig: Rig, daemon: Any, ring: RingBuilder) -> Path:
     (part,) = wait_until(
         lambda: [p for p in rig.out.glob("*.bin.part") if p.stat().st_size >= size], "the records"
     )
-    wait_until(lambda: part.with_name(part.name[:-9] + ".events.part").stat().st_size > 96, "it")
-    daemon.signal(signal.SIGSTOP)  # the commit follows the event log by microseconds
-    daemon.signal(signal.SIGCONT)
+    time.sleep(0.2)  # the commit follows the data by microseconds, and no file shows it
     return part
 
 
