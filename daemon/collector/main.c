@@ -302,10 +302,14 @@ int main(int argc, char **argv)
 
 	umask(077);
 	read_options(&settings, argc, argv);
-	source_open(&source, &settings, (int)settings.take_over);
+	/* The ring's lock last: firmware may begin as soon as somebody holds it. */
+	source_open(&source, &settings);
 	place_open(&place, &settings, &source);
-	if (!settings.take_over && place_lock(&place))
-		fail(EXIT_BUSY, "a collector runs on this spool already");
+	if (!settings.take_over) {
+		if (place_lock(&place))
+			fail(EXIT_BUSY, "a collector runs on this spool already");
+		source_claim(&source, &settings);
+	}
 	fill(&c, &settings, &source, &place);
 	if (settings.take_over)
 		take_over(&c, &source, &place);
