@@ -87,7 +87,12 @@ def diagnose(system: System, device: str | None = None) -> list[Finding]:
         device: judge this ring alone (device node, file or shm:/NAME), and what it needs.
     """
     if device is not None and not device.startswith("/dev/nvme"):
-        return [*_ring_file(device), *_spool(system), *_disk(system)]
+        return [
+            *_ring_file(device),
+            *_collectors(system),
+            *_spool(system),
+            *_disk(system),
+        ]
     checks: list[Callable[[System], Iterator[Finding]]] = [
         _machine,
         _drives,
@@ -95,6 +100,7 @@ def diagnose(system: System, device: str | None = None) -> list[Finding]:
         _devices,
         _group,
         _service,
+        _collectors,
         _spool,
         _disk,
     ]
@@ -332,6 +338,23 @@ def _service(system: System) -> Iterator[Finding]:
             Status.NOTE,
             f"{unit} is not installed",
             "start hmb-trace-daemon by hand, or install systemd/",
+        )
+
+
+def _collectors(system: System) -> Iterator[Finding]:
+    """Collector processes, each with what it does and how to end it."""
+    for pid in filter(str.isdigit, system.names("/proc")):
+        words = (system.read(f"/proc/{pid}/cmdline") or "").split("\0")
+        if not words[0].endswith("/hmb-trace-collector") or "--device" not in words[:-1]:
+            continue
+        device = words[words.index("--device") + 1]
+        yield Finding(
+            f"collector {pid}",
+            Status.NOTE,
+            f"takes records from {device} into its spool; a daemon that is killed leaves it "
+            "running, so that nothing is lost",
+            f"hmb-trace-daemon --collector process --device {device} goes on with it; "
+            f"kill -TERM {pid} ends it, and its spool keeps what it took",
         )
 
 
