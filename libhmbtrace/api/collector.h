@@ -57,5 +57,8 @@ int hmb_collector_new_epoch(struct hmb_collector *collector, int give_up);
 int hmb_collector_begin(struct hmb_collector *collector);
 /* Go on from a spool that continues this ring (hmb_spool_continues): loads the state. */
 void hmb_collector_resume(struct hmb_collector *collector);
-/* The capture ends: close what is open (hmb_collect_finish) and commit. 0 or -ENOSPC. */
+/*
+ * The capture ends: close what is open (hmb_collect_finish) and commit. 0 or -ENOSPC.  Needs no
+ * ring: a leftover spool that is only to be written ends the same way.
+ */
 int hmb_collector_finish(struct hmb_collector *collector);

@@ -57,8 +57,8 @@ enum hmb_event_kind {
 	HMB_EV_STATE, /* written by the daemon: a: state, b: cause */
 	HMB_EV_SEQ_GLITCH, /* a: seq before, b: the wrong seq; pos, ts_ns: of the record that has it */
 	/*
-	 * R16: ts_ns went backwards, or moved against the host clock by more than the error
-	 * bound.  pos, seq, ts_ns: of the first record after the step; host_ns: when the step was
+	 * R16: ts_ns went backwards, or jumped ahead against the host clock by more than the
+	 * error bound.  pos, seq, ts_ns: of the first record after the step; host_ns: when the step was
 	 * seen; a: ts_ns before; c: the step against the host clock (int64_t, two's complement);
 	 * d: its error bound.  An HMB_EV_CLOCK follows it.
 	 */

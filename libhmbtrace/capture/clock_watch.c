@@ -42,21 +42,6 @@ static struct step find_jump(const struct hmb_clock_look *look, int backwards)
 	return found;
 }
 
-/* A clock that stood still while nothing was published did so before the first record. */
-static struct step find_first(const struct hmb_clock_look *look)
-{
-	uint64_t at = 0;
-
-	while (at < look->data_len && hmb_is_marker((const void *)(look->data + at)))
-		at += HMB_RECORD_HDR_SIZE;
-	if (at < look->data_len) {
-		const struct hmb_record_hdr *hdr = (const void *)(look->data + at);
-
-		return (struct step){ at, look->ts_ns, hdr->ts_ns, 0, hdr->seq };
-	}
-	return (struct step){ .before = look->ts_ns };
-}
-
 /* How far the firmware's clock moved against the host's since the pair before. */
 static int64_t moved(const struct hmb_clock_pair *from, const struct hmb_clock_pair *to)
 {
@@ -108,9 +93,15 @@ int hmb_watch_clock(struct hmb_state *state, struct hmb_sink *sink,
 	}
 	if (look->age_ns)
 		state->clock = now;
-	if (!look->had_record || (!backwards && (uint64_t)(size < 0 ? -size : size) <= bound))
+	/*
+	 * Behind without going backwards may be a record that firmware published late, and ahead may
+	 * be the next one that was not: a step is a jump between two records as well.
+	 */
+	if (!look->had_record || (!backwards && size <= (int64_t)bound))
 		return 0;
-	step = size <= 0 && !backwards ? find_first(look) : find_jump(look, backwards);
+	step = find_jump(look, backwards);
+	if (!backwards && step.size < (uint64_t)size / 2)
+		return 0;
 	/* Without a pair on either side all that is known is the jump itself. */
 	if (!bound) {
 		size = (int64_t)(step.after - step.before);

@@ -207,7 +207,7 @@ static inline void take_record(struct hmb_walk *walk, const struct hmb_record_hd
 			       struct hmb_columns *columns, struct hmb_breaks *breaks,
 			       const struct hmb_tally *tally)
 {
-	if (walk->have_seq && !walk->markers.seen && !walk->pending.kind &&
+	if (walk->have_seq && !(walk->markers.seen | walk->pending.kind) &&
 	    hdr->seq == walk->last_seq + 1)
 		walk->last_seq = hdr->seq;
 	else

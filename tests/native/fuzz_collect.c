@@ -160,6 +160,9 @@ static void drain(const struct hmb_ring *ring, const struct hmb_options *options
 	for (int pass = 0; result >= 0; pass++) {
 		CHECK(pass < MAX_PASSES);
 		result = hmb_collect(ring, &state, options, sink, NULL);
+		/* The capture ends: what only waits for more is taken (R9). */
+		if (result == 0 && hmb_collect_release(&state))
+			continue;
 		if (result <= 0)
 			break;
 		consumed += (uint64_t)result;
@@ -168,6 +171,8 @@ static void drain(const struct hmb_ring *ring, const struct hmb_options *options
 		CHECK_EQUAL(hmb_ring_store_tail(ring, state.tail - (uint64_t)result, state.tail),
 			    0);
 	}
+	if (result == 0 && !hmb_collect_finish(&state, sink))
+		CHECK(!state.episode_open && state.pending.state != HMB_PENDING_WAITS);
 	if (hmb_cursors_valid(hdr->head, begin, ring->ring_size) && result != -ENOSPC) {
 		check_dump(sink, &state);
 		check_events(sink);

@@ -17,7 +17,7 @@
 
 #include "rig.h"
 
-enum { RING = 1 << 16, SPOOL = 1 << 20, STAMP_SIZE = 24, IDS = 1 << 25, GROWTH_KB = 96 << 10 };
+enum { RING = 1 << 16, SPOOL = 1 << 20, STAMP_SIZE = 24, IDS = 1 << 26, GROWTH_KB = 128 << 10 };
 
 #define STAMP 0x9D39247E33776D41u
 

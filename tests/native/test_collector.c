@@ -470,6 +470,34 @@ static void clock_step_is_found(int64_t step)
 	rig_close(rig);
 }
 
+/* Firmware that was held up publishes late, and then catches up: its clock did nothing. */
+static void emit_late(struct rig *rig)
+{
+	struct timespec pause = { .tv_nsec = 4 * RIG_MS }, held_up = { .tv_nsec = 40 * RIG_MS };
+	uint64_t start = now_ns();
+
+	for (int i = 0; i < 2 * MANY; i++) {
+		rig->ts_ns = start + (uint64_t)i * 4 * RIG_MS;
+		CHECK(rig_emit(rig, 24));
+		nanosleep(i == MANY ? &held_up : &pause, NULL);
+		while (i >= MANY && i < 2 * MANY - 1) {
+			rig->ts_ns = start + (uint64_t)++i * 4 * RIG_MS;
+			CHECK(rig_emit(rig, 24));
+		}
+	}
+	ask_stop(rig);
+}
+
+static void late_records_are_no_clock_step(void)
+{
+	struct rig *rig = begin(4096, 0);
+
+	rig->c.once = 0;
+	CHECK_EQUAL(run_while(rig, 1, emit_late), HMB_STOP_ASKED);
+	CHECK_EQUAL(rig_events(rig, HMB_EV_CLOCK_STEP, NULL), 0);
+	rig_close(rig);
+}
+
 static void clock_steps(void)
 {
 	struct rig *rig = run_with_step(0);
@@ -560,6 +588,7 @@ int main(void)
 	poll_sleeps_while_a_wrap_waits();
 	clock_pairs_are_of_fresh_records();
 	clock_steps();
+	late_records_are_no_clock_step();
 	full_spool_stalls();
 	stop_now_leaves_the_ring();
 	waits_follow_the_rate();

@@ -135,6 +135,28 @@ static void frozen_leaves_nothing_open(void)
 	rig_close(rig);
 }
 
+/* A leftover spool whose ring is gone: what waits is told all the same, without a ring. */
+static void break_of_a_leftover_is_told_without_a_ring(void)
+{
+	struct rig *rig = begin();
+	struct hmb_collector c = { 0 };
+	struct hmb_event event;
+
+	emit_many(rig, 1 << 20, 3);
+	emit_many(rig, 7, 1);
+	drain(rig, HMB_TESTPOINT_AFTER_TAIL);
+	c.spool = rig->c.spool;
+	hmb_collector_resume(&c);
+	CHECK_EQUAL(c.state.pending.state, HMB_PENDING_WAITS);
+	CHECK_EQUAL(hmb_collector_finish(&c), 0);
+	CHECK_EQUAL(rig_events(rig, HMB_EV_SEQ_RESET, &event), 1);
+	CHECK_EQUAL(event.reason, HMB_UNCONFIRMED);
+	/* Told once: whoever comes next, and finishes again, finds nothing left. */
+	CHECK_EQUAL(hmb_collector_finish(&c), 0);
+	CHECK_EQUAL(rig_events(rig, HMB_EV_SEQ_RESET, NULL), 1);
+	rig_close(rig);
+}
+
 int main(void)
 {
 	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
@@ -144,5 +166,6 @@ int main(void)
 			restart_is_taken_once_wherever_a_kill_comes(steps[i]);
 	}
 	frozen_leaves_nothing_open();
+	break_of_a_leftover_is_told_without_a_ring();
 	return 0;
 }

@@ -460,3 +460,49 @@ def test_payload_that_holds_records_r8_is_suspect_when_the_successor_reaches_pas
         lying_lengths=1,
         resyncs=2,
     )
+
+
+def after_a_restart(ring: RingBuilder, *pieces: bytes) -> bytes:
+    """Records with high numbers, damage, and then these: what a dump of it is."""
+    before = record(9000) + record(9001)
+    ring.raw(before + b"\xdb" * 40)
+    for piece in pieces:
+        ring.raw(piece)
+    return before
+
+
+@pytest.mark.parametrize("left", [8, 16, 24, 32, 96])
+@pytest.mark.parametrize("consumes", [0, 1])
+def test_chain_r9_goes_on_over_a_lap_end_whoever_numbers_it(
+    drain: Drain, left: int, consumes: int
+) -> None:
+    """The marker, whole or partial, may have used a number."""
+    size = 1 << 14
+    ring = RingBuilder(size, cursor=size - 64 - 40 - 64 - left)
+    end = marker(2, ts_ns=7)[:left].ljust(left, b"\0")
+    rest = [record(seq + consumes) for seq in (2, 3)] + [b"\xdb" * 64]
+    before = after_a_restart(ring, record(0), record(1), end, *rest)
+    found = drain(ring)
+    shown = marker(2, ts_ns=7 if left >= 16 else 0)
+    assert found.dump == before + record(0) + record(1) + shown + rest[0] + rest[1]
+    assert (found.totals["sequence_resets"], found.totals["gaps"]) == (1, 0)
+
+
+@pytest.mark.parametrize("seqs", [(0, 1, 2, 4), (0, 1, 1, 2), (5, 4, 3, 2), (0, 1, 2)])
+def test_chain_r9_that_is_none_is_passed_over(drain: Drain, seqs: tuple[int, ...]) -> None:
+    ring = RingBuilder(1 << 14)
+    before = after_a_restart(ring, *(record(seq) for seq in seqs), b"\xdb" * 64, record(9002))
+    found = drain(ring)
+    assert found.dump == before + record(9002)
+    assert found.totals["sequence_resets"] == 0
+
+
+@pytest.mark.parametrize(("behind", "stale"), [(0, True), (512, True), (513, False)])
+def test_stale_r9_is_what_a_lap_can_hold(drain: Drain, behind: int, stale: bool) -> None:
+    """Ring size / 32 records: one more, and no earlier lap can have left it."""
+    ring = RingBuilder(1 << 14)
+    chain = [record(9001 - behind + n) for n in range(4)]
+    before = after_a_restart(ring, *chain, b"\xdb" * 64, record(9002))
+    found = drain(ring)
+    kept = b"" if stale else b"".join(chain)
+    assert found.dump[: len(before + kept) + 32] == before + kept + record(9002)
