@@ -43,9 +43,8 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
 	struct guarded *found = find(info->si_addr);
 
 	(void)context;
-	if (!found ||
-	    mmap(at, (size_t)(found->base + found->size - at), PROT_READ | PROT_WRITE,
-		 MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) {
+	if (!found || mmap(at, (size_t)(found->base + found->size - at), PROT_READ | PROT_WRITE,
+			   MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) {
 		sigaction(number, &before, NULL); /* not ours: it comes again at once */
 		return;
 	}

@@ -200,7 +200,7 @@ def test_an_open_segment_that_is_deleted_is_written_again(rig: Rig, what: str) -
     assert "segment-restored" in [event.id for event in sidecars(rig.out)[0].events]
 
 
-def test_a_segment_that_vanished_with_its_daemon_makes_the_next_incomplete(rig: Rig) -> None:
+def test_a_segment_that_vanished_with_its_daemon_is_counted_in_the_next(rig: Rig) -> None:
     load = ("--ring-size", "256KiB", "--count", "60000", "--rate", "40k/s", "--freeze-at-end")
     simulator = rig.simulate(*load, "--on-full", "block")
     daemon = rig.daemon()
@@ -212,7 +212,9 @@ def test_a_segment_that_vanished_with_its_daemon_makes_the_next_incomplete(rig: 
     rig.daemon("--on-frozen", "exit").expect(0)
     simulator.expect(0)
     (side,) = sidecars(rig.out)
-    assert not side.complete
+    (reason,) = side.reasons or []
+    assert reason.kind == "segment-vanished"
+    assert reason.count == rig.ledger["records"] - side.records > 0
     assert "segment-vanished" in [event.id for event in side.events]
 
 

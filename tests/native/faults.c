@@ -77,11 +77,11 @@ static int fd_fails(const char *call, int fd)
 
 #define REAL(name, ...) int (*real)(__VA_ARGS__) = (int (*)(__VA_ARGS__))dlsym(RTLD_NEXT, name)
 
-#define ON_FD(symbol, call, parameters, arguments, ...)                  \
-	int symbol parameters                                            \
-	{                                                                \
-		REAL(#symbol, __VA_ARGS__);                              \
-		return fd_fails(call, fd) ? -1 : real arguments;         \
+#define ON_FD(symbol, call, parameters, arguments, ...)          \
+	int symbol parameters                                    \
+	{                                                        \
+		REAL(#symbol, __VA_ARGS__);                      \
+		return fd_fails(call, fd) ? -1 : real arguments; \
 	}
 
 ON_FD(fsync, "fsync", (int fd), (fd), int)
@@ -89,8 +89,8 @@ ON_FD(fdatasync, "fdatasync", (int fd), (fd), int)
 ON_FD(flock, "flock", (int fd, int how), (fd, how), int, int)
 ON_FD(ftruncate, "ftruncate", (int fd, off_t size), (fd, size), int, off_t)
 ON_FD(ftruncate64, "ftruncate", (int fd, off_t size), (fd, size), int, off_t)
-ON_FD(fallocate, "fallocate", (int fd, int mode, off_t at, off_t size), (fd, mode, at, size), int, int, off_t,
-      off_t)
+ON_FD(fallocate, "fallocate", (int fd, int mode, off_t at, off_t size), (fd, mode, at, size), int,
+      int, off_t, off_t)
 
 static ssize_t moved(const char *call, const char *symbol, int fd, void *data, size_t n, off_t at)
 {
@@ -137,13 +137,13 @@ static int open_at(const char *symbol, int at, const char *path, int flags, mode
 	return fails("open", path) ? -1 : real(at, path, flags, mode);
 }
 
-#define MODE_OF(flags)                                                   \
-	mode_t mode = 0;                                                 \
-	if ((flags) & (O_CREAT | O_TMPFILE)) {                           \
-		va_list list;                                            \
-		va_start(list, flags);                                   \
-		mode = va_arg(list, mode_t);                             \
-		va_end(list);                                            \
+#define MODE_OF(flags)                         \
+	mode_t mode = 0;                       \
+	if ((flags) & (O_CREAT | O_TMPFILE)) { \
+		va_list list;                  \
+		va_start(list, flags);         \
+		mode = va_arg(list, mode_t);   \
+		va_end(list);                  \
 	}
 
 int open(const char *path, int flags, ...)
@@ -214,8 +214,7 @@ void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
 
 	if (!real)
 		real = (void *(*)(void *, size_t, int, int, int, off_t))dlsym(RTLD_NEXT, "mmap");
-	return ours && fails("mmap", "") ? MAP_FAILED
-					  : real(at, n, protection, flags, fd, offset);
+	return ours && fails("mmap", "") ? MAP_FAILED : real(at, n, protection, flags, fd, offset);
 }
 
 void *mmap64(void *at, size_t n, int protection, int flags, int fd, off_t offset)

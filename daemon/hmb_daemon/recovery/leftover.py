@@ -75,7 +75,9 @@ def finish(
     output = _output_of(manifest, output)
     if not output.is_set:
         settings = replace(settings, rotate_size=0, rotate_interval=0)
-    writer = Writer(leftover, output, settings, origins_of(manifest, origin), log)
+    writer = Writer(
+        leftover, output, settings, origins_of(manifest, origin), log, has_successor=True
+    )
     writer.request(Request(cause, last=True))
     # At a start nobody waits for a disk: say at once what is wrong with it.
     writer.retrier.give_up.set()

@@ -237,6 +237,8 @@ class OpenSegment:
         """Somebody deleted the open segment: all that is left of it is what we hold open."""
         desk = self._desk
         try:
+            if self._place.is_deleted():
+                self._use_place(desk.home.open())
             self._files.restore()
         except FileExistsError as error:
             raise SegmentLostError("replaced") from error
@@ -251,6 +253,11 @@ class OpenSegment:
             found="deleted while it was written",
             action="written again from what was still open; leave .part files alone",
         )
+
+    def _use_place(self, place: Place) -> None:
+        self._files.use_place(place)
+        self._place.close()
+        self._place = place
 
     def sync(self) -> None:
         """fdatasync; what is not confirmed is told, and written anew where it can be read."""

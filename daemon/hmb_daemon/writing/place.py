@@ -55,6 +55,10 @@ class Place:
         except OSError:
             return False
 
+    def is_deleted(self) -> bool:
+        """Whether it has no name any more: nothing can be made in it."""
+        return os.fstat(self.fd).st_nlink == 0
+
     def open(self, name: str, flags: int) -> int:
         """Open a file of ours: a regular one, never through a link, never somebody else's.
 

@@ -38,7 +38,7 @@ class LogFile:
     """An append-only file beside the dump; made by the first append."""
 
     def __init__(self, place: Place, name: str, size: int) -> None:
-        self._place = place
+        self.place = place
         self.name = name
         self.size = size
         self.fd = -1
@@ -46,7 +46,7 @@ class LogFile:
 
     def open(self, *, fresh: bool = False) -> None:
         """Open or make it, and cut off what was written beyond `size`."""
-        fd = self._place.open(self.name, _CREATE | os.O_EXCL if fresh else _CREATE)
+        fd = self.place.open(self.name, _CREATE | os.O_EXCL if fresh else _CREATE)
         try:
             os.ftruncate(fd, self.size)
         except BaseException:
@@ -56,7 +56,7 @@ class LogFile:
 
     def open_if_there(self) -> None:
         """Open it where an earlier daemon made it, and has not renamed it yet."""
-        if self._place.stat(self.name):
+        if self.place.stat(self.name):
             self.open()
 
     def append(self, data: bytes) -> None:
@@ -75,10 +75,10 @@ class LogFile:
 
     def restore(self, *other_names: str) -> None:
         """Make it again where somebody took it away; what was written is still open."""
-        if self.fd < 0 or any(self._place.is_at(self.fd, n) for n in (self.name, *other_names)):
+        if self.fd < 0 or any(self.place.is_at(self.fd, n) for n in (self.name, *other_names)):
             return
-        if self._place.stat(self.name) is None:
-            fd = copy_of(self._place, self.fd, self.name)
+        if self.place.stat(self.name) is None:
+            fd = copy_of(self.place, self.fd, self.name)
             os.close(self.fd)
             self.fd, self._dirty = fd, True
 
@@ -165,6 +165,11 @@ class SegmentFiles:
         if found.st_size < self.sink.in_file:
             return Condition.CUT
         return Condition.WELL if self.place.is_where_it_was() else Condition.MOVED
+
+    def use_place(self, place: Place) -> None:
+        """Go on in another directory: the one that the files lay in was deleted."""
+        self.place = place
+        self.events.place = self.rejects.place = place
 
     def restore(self) -> bool:
         """Make files again that somebody deleted; whether the dump was among them.

@@ -8,7 +8,6 @@ waits, looks at what was collected, and carries plans out.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 import time
 from collections import deque
@@ -20,7 +19,7 @@ from hmb_daemon.host import sysio
 from hmb_daemon.host.testpoints import point
 from hmb_daemon.settings import FSYNC_ALWAYS, Mode, Settings
 from hmb_daemon.spool.causes import Cause, Note
-from hmb_daemon.spool.file import Spool, counters_in
+from hmb_daemon.spool.file import Spool
 from hmb_daemon.spool.journal import Event, counters_bytes, counters_delta, parse
 from hmb_daemon.writing import leftover_segment, segment
 from hmb_daemon.writing.event_lines import EventLogger
@@ -29,6 +28,11 @@ from hmb_daemon.writing.leftover_segment import Left
 from hmb_daemon.writing.open_segment import Desk, OpenSegment, fill
 from hmb_daemon.writing.output import Output
 from hmb_daemon.writing.place import Home
+from hmb_daemon.writing.places import (
+    EVENTS_WORTH_A_SEGMENT,
+    NOTES_WORTH_A_SEGMENT,
+    Places,
+)
 from hmb_daemon.writing.planner import Plan, Standing, Wish, next_plan
 from hmb_daemon.writing.requests import Request
 from hmb_daemon.writing.retry import FileTooLargeError, Retrier, SegmentLostError
@@ -45,22 +49,6 @@ _IDLE_NS = _S
 _LOOK_NS = _S  # between looks whether the open segment is still where it belongs
 _FAR = 1 << 62
 
-# Without records, these alone are worth a segment; the others wait for the next one.
-_WORTH_A_SEGMENT = frozenset(
-    {
-        lib.HMB_EV_GAP,
-        lib.HMB_EV_REJECT,
-        lib.HMB_EV_OVERFLOW,
-        lib.HMB_EV_OVERFLOW_END,
-        lib.HMB_EV_LOSS_BEFORE,
-        lib.HMB_EV_LOSS_UNKNOWN,
-        lib.HMB_EV_OVERRUN,
-    }
-)
-_NOTES_WORTH_A_SEGMENT = frozenset(
-    {Note.SEGMENT_VANISHED, Note.SPOOL_SET_ASIDE, Note.DISK_FULL_DELETED, Note.SPOOL_VANISHED}
-)
-
 
 class Writer(threading.Thread):
     """Writes until a request that is the last. Only run_to_end() or start() use it.
@@ -71,6 +59,7 @@ class Writer(threading.Thread):
         settings: may be replaced while it runs.
         origins: what every sidecar says about device and label.
         remarks: what an earlier writer had no segment to say in.
+        has_successor: another writer follows, which can say what this one has no segment for.
         sealed: called with name and sidecar after every seal.
         make_room: deletes the oldest sealed segment and says so; None when there is none.
         changed: called when something changed that the control thread looks at.
@@ -85,6 +74,7 @@ class Writer(threading.Thread):
         log: Any,
         *,
         remarks: Sequence[Remark] = (),
+        has_successor: bool = False,
         sealed: Callable[[str, Sidecar], None] = lambda name, side: None,
         make_room: Callable[[], Remark | None] = lambda: None,
         changed: Callable[[], None] = lambda: None,
@@ -117,9 +107,10 @@ class Writer(threading.Thread):
         )
         self._requests: deque[Request] = deque()
         self.remarks: list[Remark] = list(remarks)
+        self._has_successor = has_successor
         self._wake = ffi.new("uint32_t *")
         self._scanned = self.state.journal_tail
-        self._marks: deque[Plan] = deque()
+        self._marks = Places()
         self._worth = False
         self._last_sealed = ""
         self._odd_since = 0
@@ -284,12 +275,9 @@ class Writer(threading.Thread):
         if until == self._scanned:
             return
         for event in parse(self.spool.journal(self._scanned, until), self._scanned):
-            self._worth |= event.kind in _WORTH_A_SEGMENT
+            self._worth |= event.kind in EVENTS_WORTH_A_SEGMENT
             self._lines.log(event)
-            if event.kind in (lib.HMB_EV_INDEX, lib.HMB_EV_EPOCH) and event.body:
-                cause = Cause.REINITIALISED if event.kind == lib.HMB_EV_EPOCH else None
-                mark = Plan(event.pos, event.start, counters_in(event.body), event.epoch, cause)
-                self._marks.append(mark)
+            self._marks.add_event(event)
         self._scanned = until
 
     def _is_whole(self) -> bool:
@@ -320,8 +308,10 @@ class Writer(threading.Thread):
         # Events without records wait for the records after them, as long as there is room.
         crowded = waiting > self._journal_patience()
         asked = plan.cause not in (None, Cause.REINITIALISED)
-        told = asked and any(remark.note in _NOTES_WORTH_A_SEGMENT for remark in self.remarks)
-        return told or (self._worth and waiting > 0 and (asked or crowded))
+        told = any(remark.note in NOTES_WORTH_A_SEGMENT for remark in self.remarks)
+        if told and asked and not self._has_successor:
+            return True
+        return self._worth and waiting > 0 and (asked or crowded)
 
     def _journal_patience(self) -> int:
         quarter = int(self.spool.c.journal_size) // 4
@@ -333,8 +323,7 @@ class Writer(threading.Thread):
     def _advance(self, plan: Plan) -> None:
         if not self.segment and not self._pipe:
             self.segment = OpenSegment.create(self._desk)
-        if not self._marks or self._marks[-1].key < plan.key:
-            self._marks.append(plan._replace(cause=None))
+        self._marks.add_end(plan)
         sink, base = self._sink, self.state.segment_pos
 
         def flush() -> None:
@@ -378,13 +367,7 @@ class Writer(threading.Thread):
 
     def _pop_places(self, pos: int, plan: Plan) -> Plan | None:
         """The last place at or before `pos`, inside the plan; an epoch's own mark stays."""
-        reached = None
-        while self._marks:
-            mark = self._marks[0]
-            inside = mark.key < plan.key or (mark.cause is None and mark.key == plan.key)
-            if mark.pos > pos or not inside:
-                break
-            reached = self._marks.popleft()
+        reached = self._marks.pop_reached(pos, plan)
         return plan if plan.pos <= pos and plan.key > self._standing().here.key else reached
 
     def _commit_stream(self, plan: Plan) -> None:
@@ -429,8 +412,7 @@ class Writer(threading.Thread):
         open_segment.flush_odd()
         self._odd_since = 0
         end = self.state.segment_pos + open_segment.sink.in_file
-        places = itertools.takewhile(lambda m: m.cause is None and m.pos <= end, self._marks)
-        last = max(places, key=lambda mark: mark.key, default=None)
+        last = self._marks.last_before(end)
         if last is not None:
             self._settle(last)
 
@@ -447,8 +429,7 @@ class Writer(threading.Thread):
     def _begin_at(self, plan: Plan) -> None:
         """No records since the last seal: the events that wait go into the new epoch's segment."""
         self.state.epoch = plan.epoch
-        while self._marks and self._marks[0].key <= plan.key:
-            self._marks.popleft()
+        self._marks.drop_through(plan)
 
     def _seal(self, plan: Plan, cause: Cause) -> None:
         open_segment = self.segment
@@ -516,7 +497,8 @@ class Writer(threading.Thread):
 
     def _after_seal(self, side: Sidecar | None) -> None:
         name = self.state.name
-        self.state.epoch = self._epoch_at_tail()
+        epoch = self._marks.pop_epoch_at(self.state.journal_tail)
+        self.state.epoch = self.state.epoch if epoch is None else epoch
         self._worth = False
         self._reset_state()
         point("seal-done")
@@ -532,15 +514,6 @@ class Writer(threading.Thread):
                 lost=side.lost,
             )
             self._sealed(name, side)
-
-    def _epoch_at_tail(self) -> int:
-        """The epoch of what comes next: that of an EPOCH event which waits at the tail."""
-        if self._marks and self._marks[0].journal == self.state.journal_tail:
-            mark = self._marks[0]
-            if mark.cause is not None:
-                self._marks.popleft()
-                return mark.epoch
-        return self.state.epoch
 
     # -- recovery
 
@@ -595,8 +568,7 @@ class Writer(threading.Thread):
         self.remark(Remark(Note.SEGMENT_VANISHED, time.time_ns(), count=counted["records"]))
         part = state.name + self.output.suffix + ".part"
         self._log.error("segment-vanished", segment=part, bytes=plan.pos - state.segment_pos)
-        while self._marks and self._marks[0].journal < plan.journal:
-            self._marks.popleft()
+        self._marks.drop_before(plan.journal)
         leftover_segment.skip(state, plan)
         leftover_segment.drop_events(state, self.output.directory, self.output.suffix)
         self._after_seal(None)
@@ -607,12 +579,7 @@ class Writer(threading.Thread):
         """Keep the newest three quarters of the spool; the rest was never asked for."""
         keep = self.spool.data_size * 3 // 4
         journal_keep = self.spool.c.journal_size // 2
-        cut = None
-        while self._marks and (
-            snapshot.pos - self._marks[0].pos > keep
-            or snapshot.journal - self._marks[0].journal > journal_keep
-        ):
-            cut = self._marks.popleft()
+        cut = self._marks.pop_older(snapshot, keep, journal_keep)
         if cut is None:
             return
         state = self.state
