@@ -32,7 +32,9 @@ program hmb-trace hmb_trace.cli
 program hmb-trace-daemon hmb_daemon.cli
 program hmb-firmware-sim hmb_producer_sim.cli
 
-install -D -m 644 systemd/hmb-trace-daemon@.service -t "$root/lib/systemd/system"
+install -d "$root/usr/bin"
+ln -s ../lib/hmb-trace/hmb_daemon/hmb-trace-collector "$root/usr/bin/hmb-trace-collector"
+install -D -m 644 systemd/hmb-trace-daemon@.service systemd/hmb-trace-collector@.service -t "$root/lib/systemd/system"
 install -D -m 644 systemd/99-hmb-trace.rules -t "$root/lib/udev/rules.d"
 install -D -m 644 systemd/hmb-trace.sysusers.conf "$root/usr/lib/sysusers.d/hmb-trace.conf"
 install -D -m 644 systemd/hmb-trace.tmpfiles.conf "$root/usr/lib/tmpfiles.d/hmb-trace.conf"

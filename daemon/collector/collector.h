@@ -63,8 +63,10 @@ __attribute__((noreturn, format(printf, 2, 3))) void fail(int code, const char *
 
 /* ---- ring_source.c ---- */
 
-/* Open, map and check; does not take the consumer's lock where `waits` says that it is another's. */
-void source_open(struct source *source, const struct settings *settings, int waits);
+/* Open, map and check (R1). */
+void source_open(struct source *source, const struct settings *settings);
+/* Become its consumer, and check once more. */
+void source_claim(struct source *source, const struct settings *settings);
 /* Take the lock of a ring that another process consumes until now; 0, or -EWOULDBLOCK. */
 int source_lock(struct source *source);
 void source_unlock(struct source *source);

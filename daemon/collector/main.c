@@ -277,6 +277,8 @@ static void take_over(struct hmb_collector *c, struct source *source, const stru
 {
 	struct hmb_live *live = hmb_spool_live(&place->spool);
 	uint64_t start = monotonic_ns();
+	struct hmb_ring_view view;
+	struct hmb_commit last;
 	uint32_t state;
 
 	live->next_pid = (uint32_t)getpid();
@@ -290,7 +292,13 @@ static void take_over(struct hmb_collector *c, struct source *source, const stru
 	while (source_lock(source) || place_lock(place))
 		if (monotonic_ns() - start > 2 * TAKE_OVER_NS)
 			fail(EXIT_BUSY, "the ring is consumed by another process");
-	hmb_collector_resume(c);
+	/* Where a third one was faster, and was killed, its last pass is judged as any leftover's. */
+	hmb_spool_read_commit(&c->spool, &last);
+	hmb_ring_view(&c->ring, &view);
+	if (view.tail == last.tail_after)
+		hmb_collector_resume(c);
+	else
+		go_on_from_leftover(c);
 }
 
 int main(int argc, char **argv)
@@ -302,10 +310,14 @@ int main(int argc, char **argv)
 
 	umask(077);
 	read_options(&settings, argc, argv);
-	source_open(&source, &settings, (int)settings.take_over);
+	/* The ring's lock last: firmware may begin as soon as somebody holds it. */
+	source_open(&source, &settings);
 	place_open(&place, &settings, &source);
-	if (!settings.take_over && place_lock(&place))
-		fail(EXIT_BUSY, "a collector runs on this spool already");
+	if (!settings.take_over) {
+		if (place_lock(&place))
+			fail(EXIT_BUSY, "a collector runs on this spool already");
+		source_claim(&source, &settings);
+	}
 	fill(&c, &settings, &source, &place);
 	if (settings.take_over)
 		take_over(&c, &source, &place);

@@ -101,7 +101,7 @@ static void identify(struct source *source, const struct stat *status,
 			 name);
 }
 
-void source_open(struct source *source, const struct settings *settings, int waits)
+void source_open(struct source *source, const struct settings *settings)
 {
 	struct stat status;
 	uint64_t size;
@@ -114,9 +114,6 @@ void source_open(struct source *source, const struct settings *settings, int wai
 	source->is_device = S_ISCHR(status.st_mode);
 	if (!source->is_device && !S_ISREG(status.st_mode))
 		fail(EXIT_NO_INPUT, "cannot attach %s: expected a device node or a file",
-		     settings->device);
-	if (!waits && settings->ring_fd < 0 && source_lock(source))
-		fail(EXIT_BUSY, "cannot drain %s: another process consumes it already",
 		     settings->device);
 	size = region_of(source, &status, settings);
 	if (size < LEAST_REGION)
@@ -131,6 +128,19 @@ void source_open(struct source *source, const struct settings *settings, int wai
 	if (!writable)
 		hmb_ring_use_ioctl(&source->ring, source->fd);
 	identify(source, &status, settings);
+}
+
+void source_claim(struct source *source, const struct settings *settings)
+{
+	struct hmb_ring now = source->ring;
+
+	if (settings->ring_fd < 0 && source_lock(source))
+		fail(EXIT_BUSY, "cannot drain %s: another process consumes it already",
+		     settings->device);
+	attach(source, now.base, now.region_size, settings);
+	source->ring.fd = now.fd;
+	source->ring.can_poll = now.can_poll;
+	source->ring.advance = now.advance;
 }
 
 /* A device is consumed by whoever has it open for writing; a file by the lock on it. */

@@ -15,7 +15,7 @@
 #include "collector.h"
 
 #define PIECE ((uint64_t)4 << 20) /* reserved and touched at once */
-#define FIRST_PART ((uint64_t)8 << 20) /* reserved before the first pass */
+#define FIRST_PART ((uint64_t)4 << 20) /* reserved before the first pass */
 #define JOURNAL_MIN ((uint64_t)4 << 20)
 #define JOURNAL_MAX ((uint64_t)64 << 20)
 #define PAGE ((uint64_t)4096)

@@ -93,10 +93,10 @@ def nothing_is_left(rig: Collected) -> None:
     assert list((rig.folder / "spool").iterdir()) == []
 
 
-def kill_daemons(rig: Collected, kills: int, rate: str, count: int) -> None:
+def kill_daemons(rig: Collected, kills: int, rate: str) -> None:
     chance = random.Random(SEED)
-    simulator = rig.simulate(*LIVE, "--rate", rate, "--count", str(count))
-    start_alone(rig)
+    simulator = rig.simulate(*LIVE, "--rate", rate)
+    start_alone(rig, "--spool-size", str(512 << 20))  # room for the time without a daemon
     daemon = rig.capture()
     collector = rig.collector()
     for _ in range(kills):
@@ -106,6 +106,8 @@ def kill_daemons(rig: Collected, kills: int, rate: str, count: int) -> None:
         daemon.process.wait()
         daemon = rig.capture()
         assert rig.collector() == collector, "it was another one"
+    running(rig, daemon)
+    simulator.signal(signal.SIGTERM)
     daemon.expect(0, timeout=600)
     simulator.expect(0, timeout=600)
     assert rig.ledger["dropped"] == 0, "firmware found the ring full"
@@ -115,17 +117,17 @@ def kill_daemons(rig: Collected, kills: int, rate: str, count: int) -> None:
 
 def test_killed_daemons_cost_nothing(rig: Collected) -> None:
     """Firmware waits for nobody, and still every record is there once."""
-    kill_daemons(rig, kills=4, rate="200k/s", count=900_000)
+    kill_daemons(rig, kills=4, rate="200k/s")
 
 
 @pytest.mark.soak
 def test_a_hundred_killed_daemons_cost_nothing_at_a_million_a_second(rig: Collected) -> None:
-    kill_daemons(rig, kills=100, rate="1M/s", count=75_000_000)
+    kill_daemons(rig, kills=100, rate="1M/s")
 
 
-def replace_collectors(rig: Collected, times: int, rate: str, count: int) -> list[float]:
-    simulator = rig.simulate(*LIVE, "--rate", rate, "--count", str(count))
-    start_alone(rig)
+def replace_collectors(rig: Collected, times: int, rate: str) -> list[float]:
+    simulator = rig.simulate(*LIVE, "--rate", rate)
+    start_alone(rig, "--spool-size", str(128 << 20))
     daemon = rig.capture("--control", rig.control)
     running(rig, daemon)
     pids, unread = {rig.collector()}, []
@@ -135,6 +137,7 @@ def replace_collectors(rig: Collected, times: int, rate: str, count: int) -> lis
         pids.add(answer["collector"]["pid"])
         time.sleep(0.02)
     assert len(pids) == times + 1
+    simulator.signal(signal.SIGTERM)
     daemon.expect(0, timeout=600)
     simulator.expect(0, timeout=600)
     assert rig.ledger["dropped"] == 0
@@ -144,7 +147,7 @@ def replace_collectors(rig: Collected, times: int, rate: str, count: int) -> lis
 
 
 def test_replaced_collectors_cost_nothing(rig: Collected) -> None:
-    unread = replace_collectors(rig, times=10, rate="200k/s", count=400_000)
+    unread = replace_collectors(rig, times=10, rate="200k/s")
     assert unread[len(unread) // 2] < 0.02
 
 
@@ -152,14 +155,14 @@ def test_replaced_collectors_cost_nothing(rig: Collected) -> None:
 def test_two_hundred_hand_overs_leave_the_ring_unread_for_less_than_a_millisecond(
     rig: Collected,
 ) -> None:
-    unread = replace_collectors(rig, times=200, rate="1M/s", count=30_000_000)
+    unread = replace_collectors(rig, times=200, rate="1M/s")
     print(f"median {unread[100] * 1e6:.0f} us, p99 {unread[197] * 1e6:.0f} us")
     assert unread[197] <= 0.001
 
 
-def kill_collectors(rig: Collected, kills: int, count: int) -> Running:
+def kill_collectors(rig: Collected, kills: int) -> Running:
     chance = random.Random(SEED)
-    simulator = rig.simulate(*LIVE, "--rate", "100k/s", "--count", str(count))
+    simulator = rig.simulate(*LIVE, "--rate", "100k/s")
     daemon = rig.capture()
     running(rig, daemon)
     for n in range(kills):
@@ -168,6 +171,7 @@ def kill_collectors(rig: Collected, kills: int, count: int) -> Running:
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda n=n: len(logged(daemon, "collector-died")) == n + 1, "the death")
         wait_until(lambda pid=pid: set(collectors(rig.folder)) - {pid}, "another collector")
+    simulator.signal(signal.SIGTERM)
     daemon.expect(0, timeout=600)
     simulator.expect(0, timeout=600)
     return daemon
@@ -175,7 +179,7 @@ def kill_collectors(rig: Collected, kills: int, count: int) -> Running:
 
 def test_a_killed_collector_is_replaced_and_nothing_is_lost(rig: Collected) -> None:
     """2 MiB hold 300 ms of it: a restart takes a fraction of that."""
-    kill_collectors(rig, kills=5, count=200_000)
+    kill_collectors(rig, kills=5)
     assert rig.ledger["dropped"] == 0
     assert_equals_ledger(rig.out, rig.ledger)
     nothing_is_left(rig)
@@ -183,7 +187,7 @@ def test_a_killed_collector_is_replaced_and_nothing_is_lost(rig: Collected) -> N
 
 @pytest.mark.soak
 def test_collectors_and_daemons_killed_in_turn(rig: Collected) -> None:
-    simulator = rig.simulate(*LIVE, "--rate", "100k/s", "--count", "6000000")
+    simulator = rig.simulate(*LIVE, "--rate", "100k/s")
     daemon = rig.capture()
     for n in range(60):
         running(rig, daemon)
@@ -194,6 +198,8 @@ def test_collectors_and_daemons_killed_in_turn(rig: Collected) -> None:
         daemon.process.kill()
         daemon.process.wait()
         daemon = rig.capture()
+    running(rig, daemon)
+    simulator.signal(signal.SIGTERM)
     daemon.expect(0, timeout=600)
     simulator.expect(0, timeout=600)
     found, _ = walk(segments(rig.out))

@@ -335,3 +335,15 @@ def test_command_judges_a_ring_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     ring.write_bytes(ring_header(ring_size=4096, head=64) + bytes(4096))
     assert main(["doctor", str(ring), "--output-dir", os.fspath(tmp_path)]) == 0
     assert "ring of 4.0 KiB, 64 B unread" in capsys.readouterr().out
+
+
+def test_a_collector_that_runs_is_explained(tmp_path: Path) -> None:
+    """Whoever finds one is told what it does and how to end it."""
+    folder = tmp_path / "proc/4711"
+    folder.mkdir(parents=True)
+    words = ("/usr/lib/x/hmb-trace-collector", "--device", "/dev/nvme0-hmbtrace", "")
+    (folder / "cmdline").write_text("\0".join(words))
+    found = [f for f in diagnose(System(root=tmp_path)) if f.check == "collector 4711"]
+    assert len(found) == 1
+    assert "/dev/nvme0-hmbtrace" in found[0].found
+    assert "kill -TERM 4711" in str(found[0].advice)

@@ -52,7 +52,9 @@ def settings() -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("drop_ins", [(), ("realtime.conf",), ("metrics.conf",)])
+@pytest.mark.parametrize(
+    "drop_ins", [(), ("realtime.conf",), ("metrics.conf",), ("collector.conf",)]
+)
 def test_verify_is_silent(tmp_path: Path, drop_ins: tuple[str, ...]) -> None:
     result = analyze("verify", installed(tmp_path, *drop_ins))
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
@@ -136,6 +138,33 @@ def test_user_exists_wherever_it_is_named() -> None:
     lines = (FOLDER / "hmb-trace.tmpfiles.conf").read_text().splitlines()
     paths = [line.split() for line in lines if line and not line.startswith("#")]
     assert ["d", "/var/lib/hmb-trace", "0750", user, user, "-"] in paths
+
+
+def collector_unit(folder: Path) -> Path:
+    text = (FOLDER / "hmb-trace-collector@.service").read_text()
+    unit = folder / "hmb-trace-collector@nvme0.service"
+    true = shutil.which("true") or "/bin/true"
+    unit.write_text(text.replace("/usr/bin/hmb-trace-collector", true))
+    return unit
+
+
+def test_the_collector_s_unit_is_whole_and_shut(tmp_path: Path) -> None:
+    result = analyze("verify", collector_unit(tmp_path))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    said = analyze("security", "--offline=true", "--no-pager", collector_unit(tmp_path)).stdout
+    found = re.search(r"Overall exposure level.*: ([\d.]+)", said)
+    assert found
+    assert float(found[1]) <= EXPOSURE_LIMIT
+
+
+def test_both_units_share_one_spool_and_a_restart_of_one_leaves_the_other() -> None:
+    text = (FOLDER / "hmb-trace-collector@.service").read_text()
+    assert settings()["RuntimeDirectory"] == ["hmb-trace/%i"]
+    assert "--spool-dir %t/hmb-trace/%i" in text
+    assert "\nRestart=always\n" in text
+    drop_in = (FOLDER / "collector.conf").read_text()
+    assert "Wants=hmb-trace-collector@%i.service" in drop_in  # no PartOf=, no BindsTo= either way
+    assert "hmb-trace-daemon@%i" not in text
 
 
 @pytest.mark.parametrize("name", ["realtime.conf", "metrics.conf"])

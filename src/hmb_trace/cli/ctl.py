@@ -24,6 +24,7 @@ COMMANDS = {
     "rotate": "seal the segment and begin a new one",
     "snapshot": "write what the flight recorder holds",
     "reload": "read the configuration again",
+    "replace-collector": "put a fresh collector process in the old one's place",
     "log-level": "log-level debug|info|warning|error",
     "stop": "drain, seal and end",
 }
@@ -58,6 +59,8 @@ def command(words: tuple[str, ...], as_json: bool, wait: bool, timeout: int) -> 
       rotate              seal the segment and begin a new one
       snapshot            write what the flight recorder holds
       reload              read the configuration again
+      replace-collector   put a fresh collector process in the old one's place, as after an
+                          upgrade; the ring is unread for less than a millisecond
       log-level LEVEL     debug, info, warning or error
       stop                drain, seal and end
 
@@ -110,6 +113,9 @@ def _do(link: Link, name: str, level: str | None, as_json: bool, wait: float | N
     elif name == "log-level":
         link.ask("log-level", level=level)
         _out({}, as_json, lambda: "")
+    elif name == "replace-collector":
+        found = {key: value for key, value in link.ask(name).items() if key != "ok"}
+        _out(found, as_json, lambda: _replaced_text(found))
     else:
         found = _act(link, name, wait)
         _out(found, as_json, lambda: "\n".join(str(value) for value in found.values()))
@@ -151,6 +157,11 @@ def _await_seal(link: Link, before: dict[str, Any], wait: float) -> dict[str, An
 # ---- as text
 
 
+def _replaced_text(found: dict[str, Any]) -> str:
+    now, unread = found["collector"], format_duration(found["unread_s"] * 1e9)
+    return f"pid {now['pid']}, version {now['version']}; the ring was unread for {unread}"
+
+
 def status_text(status: dict[str, Any]) -> str:
     """A status for people."""
     return table([[f"{name}:", value] for name, value in _status_rows(status)])
@@ -167,6 +178,7 @@ def _status_rows(status: dict[str, Any]) -> list[tuple[str, str]]:
         ("state", _state_text(status)),
         ("device", f"{status['device']}, epoch {status['epoch']}"),
         ("daemon", f"pid {status['pid']}, up {format_duration(status['uptime_s'] * 1e9)}"),
+        *_collector_rows(status),
         ("records", f"{counters['records']:,} ({format_size(counters['bytes'])})"),
         ("lost", f"{lost} in {counters['gaps']:,} gaps"),
         (
@@ -183,6 +195,20 @@ def _status_rows(status: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("disk", str(status["disk"])),
     ]
+
+
+def _collector_rows(status: dict[str, Any]) -> list[tuple[str, str]]:
+    """Of a collector that is a process; a thread is no news."""
+    found = status.get("collector", {})
+    if found.get("kind") != "process":
+        return []
+    notes = [
+        *(["found running"] if found["adopted"] else []),
+        *([f"started again {found['restarts']} times"] if found["restarts"] else []),
+        *(["outlives the daemon"] if found["outlives_daemon"] else []),
+    ]
+    about = f", {', '.join(notes)}" if notes else ""
+    return [("collector", f"pid {found['pid']}, version {found['version']}{about}")]
 
 
 def _state_text(status: dict[str, Any]) -> str:

@@ -37,7 +37,12 @@ def diagnose(system: System, device: str | None = None) -> list[Finding]:
         device: judge this ring alone (device node, file or shm:/NAME), and what it needs.
     """
     if device is not None and not device.startswith("/dev/nvme"):
-        return [*_ring_file(device), *service.spool(system), *service.disk(system)]
+        return [
+            *_ring_file(device),
+            *service.collectors(system),
+            *service.spool(system),
+            *service.disk(system),
+        ]
     checks: list[Callable[[System], Iterator[Finding]]] = [
         _machine,
         drives,
@@ -45,6 +50,7 @@ def diagnose(system: System, device: str | None = None) -> list[Finding]:
         _devices,
         service.installation,
         service.daemons,
+        service.collectors,
         service.metrics,
         service.extras,
         service.spool,

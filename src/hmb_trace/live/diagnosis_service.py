@@ -81,6 +81,23 @@ def of_daemon(path: Path, status: dict[str, Any]) -> Finding:
 # ---- extras and the metrics port ----
 
 
+def collectors(system: System) -> Iterator[Finding]:
+    """Collector processes, each with what it does and how to end it."""
+    for pid in filter(str.isdigit, system.names("/proc")):
+        words = (system.read(f"/proc/{pid}/cmdline") or "").split("\0")
+        if not words[0].endswith("/hmb-trace-collector") or "--device" not in words[:-1]:
+            continue
+        device = words[words.index("--device") + 1]
+        yield Finding(
+            f"collector {pid}",
+            Status.NOTE,
+            f"takes records from {device} into its spool; a daemon that is killed leaves it "
+            "running, so that nothing is lost",
+            f"hmb-trace-daemon --collector process --device {device} goes on with it; "
+            f"kill -TERM {pid} ends it, and its spool keeps what it took",
+        )
+
+
 def extras(_system: System) -> Iterator[Finding]:
     """Which optional parts are installed: notes only, since none is needed for a capture."""
     for extra, modules in _EXTRAS.items():
