@@ -115,7 +115,9 @@ class Plant:
         return any(f.kind in self.kinds and self.subject in f.subject for f in findings)
 
 
-def slower(begin: str, end: str, factor: float, key: str, value: int | None, share: float = 1.0) -> Callable[[Trace], None]:
+def slower(
+    begin: str, end: str, factor: float, key: str, value: int | None, *, share: float = 1.0
+) -> Callable[[Trace], None]:
     def change(trace: Trace) -> None:
         rows, keys = trace.field(end, key)
         begins, begin_keys = trace.field(begin, key)
@@ -244,15 +246,40 @@ def plants() -> list[Plant]:
         Plant("all reads of flash +3 %", nand(None, 1.03), d, "NAND_READ"),
         Plant("all programs +3 %", nand(None, 1.03, program), d, "NAND_PROGRAM"),
         Plant("erases +20 %", nand(None, 1.2, erase), d, "NAND_ERASE"),
-        Plant("1 % of DMA x3", slower("DMA_OUT", "DMA_OUT_DONE", 3, "tag", None, 0.01), d, "DMA_OUT"),
-        Plant("0.5 % of writes x5", slower("HOST_WRITE", "HOST_WRITE_DONE", 5, "tag", None, 0.005), d, "HOST_WRITE"),
-        Plant("tag 9 reads +15 %", slower("HOST_READ", "HOST_READ_DONE", 1.15, "tag", 9), d, "HOST_READ tag 9"),
+        Plant(
+            "1 % of DMA x3",
+            slower("DMA_OUT", "DMA_OUT_DONE", 3, "tag", None, share=0.01),
+            d,
+            "DMA_OUT",
+        ),
+        Plant(
+            "0.5 % of writes x5",
+            slower("HOST_WRITE", "HOST_WRITE_DONE", 5, "tag", None, share=0.005),
+            d,
+            "HOST_WRITE",
+        ),
+        Plant(
+            "tag 9 reads +15 %",
+            slower("HOST_READ", "HOST_READ_DONE", 1.15, "tag", 9),
+            d,
+            "HOST_READ tag 9",
+        ),
         Plant("rate -2 %", rate(0.98), ("rate",), "all"),
         Plant("rate +1 %", rate(1.01), ("rate",), "all"),
-        Plant("stalls of 1 ms each 10,000", stall("", 10_000, 1_000_000), ("rate", "jitter", "duration"), ""),
-        Plant("3 % fewer trims", drop("HOST_TRIM", 0.25), ("share",), "HOST_TRIM"),
+        Plant(
+            "stalls of 1 ms each 10,000",
+            stall("", 10_000, 1_000_000),
+            ("rate", "jitter", "duration"),
+            "",
+        ),
+        Plant("a quarter of the trims missing", drop("HOST_TRIM", 0.25), ("share",), "HOST_TRIM"),
         Plant("5 % fewer L2P misses", drop("L2P_MISS", 0.05), ("share",), "L2P_MISS"),
-        Plant("10 % fewer queue depth samples", drop("QUEUE_DEPTH", 0.1), ("share", "jitter"), "QUEUE_DEPTH"),
+        Plant(
+            "10 % fewer queue depth samples",
+            drop("QUEUE_DEPTH", 0.1),
+            ("share", "jitter"),
+            "QUEUE_DEPTH",
+        ),
         Plant("retries halved", drop("READ_RETRY", 0.5), ("share",), "READ_RETRY"),
         Plant("trims gone", drop("HOST_TRIM", 1.0), ("gone",), "HOST_TRIM"),
         Plant("SMART updates gone", drop("SMART_UPDATE", 1.0), ("gone",), "SMART_UPDATE"),
@@ -261,20 +288,59 @@ def plants() -> list[Plant]:
         Plant("a new event, 1 in 1,000", rename("DMA_IN", 0x2003, 2000), ("new",), "0x2003"),
         Plant("stuck bit 3 of a read's lba", bit("HOST_READ", "lba", 3, 0), f, "HOST_READ.lba"),
         Plant("stuck bit 0 of a page", bit("NAND_READ", "page", 0, 1), f, "NAND_READ.page"),
-        Plant("stuck bit 2 of a block", bit("NAND_PROGRAM", "block", 2, 1), f, "NAND_PROGRAM.block"),
-        Plant("stuck bit 12 of a ppa", bit("L2P_UPDATE", "new_ppa", 12, 0), f, "L2P_UPDATE.new_ppa"),
+        Plant(
+            "stuck bit 2 of a block", bit("NAND_PROGRAM", "block", 2, 1), f, "NAND_PROGRAM.block"
+        ),
+        Plant("stuck bit 5 of a ppa", bit("L2P_UPDATE", "new_ppa", 5, 0), f, "L2P_UPDATE.new_ppa"),
         Plant("DMA bytes +2 %", scale("DMA_OUT", "bytes", 1.02), f, "DMA_OUT.bytes"),
-        Plant("corrected bits +5 %", scale("NAND_READ_DONE", "corrected_bits", 1.5, 0.3), f, "NAND_READ_DONE.corrected_bits"),
-        Plant("temperature +3 %", scale("TEMPERATURE", "celsius", 1.05), f, "TEMPERATURE.celsius"),
+        Plant(
+            "corrected bits +5 %",
+            scale("NAND_READ_DONE", "corrected_bits", 1.5, 0.3),
+            f,
+            "NAND_READ_DONE.corrected_bits",
+        ),
+        Plant(
+            "queue depth +3 %",
+            scale("QUEUE_DEPTH", "commands", 1.07, 0.5),
+            f,
+            "QUEUE_DEPTH.commands",
+        ),
         Plant("free blocks -10 %", scale("FREE_BLOCKS", "blocks", 0.9), f, "FREE_BLOCKS.blocks"),
-        Plant("program status FAIL, 5 times", put("NAND_PROGRAM_DONE", "status", 1, 5), ("new", "value"), "NAND_PROGRAM_DONE.status"),
-        Plant("write status 7, 40 times", put("HOST_WRITE_DONE", "status", 7, 40), ("new", "value", "field"), "HOST_WRITE_DONE.status"),
+        Plant(
+            "program status FAIL, 5 times",
+            put("NAND_PROGRAM_DONE", "status", 1, 5),
+            ("new", "value"),
+            "NAND_PROGRAM_DONE.status",
+        ),
+        Plant(
+            "write status 7, 40 times",
+            put("HOST_WRITE_DONE", "status", 7, 40),
+            ("new", "value", "field"),
+            "HOST_WRITE_DONE.status",
+        ),
         Plant("channel 0 preferred", put("DMA_OUT", "channel", 0, 6000), f, "DMA_OUT.channel"),
-        Plant("20 % swapped: map before done", swap("HOST_READ_DONE", "HOST_READ", 0.2), ("order",), ""),
-        Plant("5 % swapped: DMA before its command", swap("DMA_OUT_DONE", "HOST_READ_DONE", 0.05), ("order",), ""),
-        Plant("programs swapped with reads, 10 %", swap("NAND_PROGRAM_DONE", "NAND_READ", 0.1), ("order",), ""),
+        Plant(
+            "20 % swapped: map before done",
+            swap("HOST_READ_DONE", "HOST_READ", 0.2),
+            ("order",),
+            "",
+        ),
+        Plant(
+            "5 % swapped: DMA before its command",
+            swap("DMA_OUT_DONE", "HOST_READ_DONE", 0.05),
+            ("order",),
+            "",
+        ),
+        Plant(
+            "programs swapped with reads, 10 %",
+            swap("NAND_PROGRAM_DONE", "NAND_READ", 0.1),
+            ("order",),
+            "",
+        ),
         Plant("2 % of L2P hits on core 3", move_core("L2P_HIT", 3, 0.02), ("core", "order"), ""),
-        Plant("10 % of flash reads on core 3", move_core("NAND_READ", 3, 0.1), ("core",), "NAND_READ"),
+        Plant(
+            "10 % of flash reads on core 3", move_core("NAND_READ", 3, 0.1), ("core",), "NAND_READ"
+        ),
         Plant("trims begin at 20 %", late("HOST_TRIM", 0.2), ("first",), "HOST_TRIM"),
         Plant("SMART jitter 5 ms", jitter("SMART_UPDATE", 15_000_000), ("jitter",), "SMART_UPDATE"),
     ]
@@ -289,10 +355,26 @@ def make(folder: Path, seed: int, records: int) -> Path:
     if not path.exists():
         ring = folder / f"{seed}.ring"
         sim = [BIN / "hmb-firmware-sim", "--file", ring, "-q", "--ring-size", "256MiB"]
-        sim += ["--count", str(records), "--workload", "ftl", "--seed", str(seed), "--ledger-hash", "none"]
+        sim += [
+            "--count",
+            str(records),
+            "--workload",
+            "ftl",
+            "--seed",
+            str(seed),
+            "--ledger-hash",
+            "none",
+        ]
         subprocess.run(sim, check=True)
         daemon = [BIN / "hmb-trace-daemon", "--device", ring, "--output", path, "--once"]
-        daemon += ["--spool-size", "300MiB", "--log-level", "error", "--spool-dir", folder / "spool"]
+        daemon += [
+            "--spool-size",
+            "300MiB",
+            "--log-level",
+            "error",
+            "--spool-dir",
+            folder / "spool",
+        ]
         subprocess.run(daemon, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         ring.unlink()
     return path
@@ -347,7 +429,9 @@ def _false_alarms(folder: Path, catalog: Catalog, options: argparse.Namespace) -
         result = compare_captures([base], [new], catalog)
         alarms += bool(result.findings)
         for finding in result.findings:
-            print(f"      false: {finding.kind} {finding.subject}: {finding.text} (p {finding.p:.4f})")
+            print(
+                f"      false: {finding.kind} {finding.subject}: {finding.text} (p {finding.p:.4f})"
+            )
         base.unlink()
         new.unlink()
     print(f"pairs that differ only in the seed: findings in {alarms} of {options.healthy}")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +39,7 @@ class Finding:
         opcodes: of the records concerned.
         seqs: of some of them, on the side that has them.
         also: other measures of the same thing that changed too.
+        series: the number in every block of base and of new (NaN: nothing there), for a picture.
     """
 
     kind: str
@@ -52,10 +53,13 @@ class Finding:
     opcodes: tuple[int, ...] = ()
     seqs: tuple[int, ...] = ()
     also: tuple[str, ...] = ()
+    series: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON: infinite effects as null."""
-        shown = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        """JSON: infinite effects as null, without the series."""
+        shown = {
+            name: getattr(self, name) for name in self.__dataclass_fields__ if name != "series"
+        }
         shown["effect"] = self.effect if math.isfinite(self.effect) else None
         return shown
 
@@ -77,11 +81,27 @@ class Comparison:
     blocks: tuple[int, int] = (0, 0)
 
     @property
+    def verdict(self) -> str:
+        """ "same", "changed" or "cannot say"."""
+        if self.findings:
+            return "changed"
+        return "cannot say" if self.unsure else "same"
+
+    @property
     def exit_code(self) -> int:
         """0 the same, 1 changed, 2 cannot say."""
-        if self.findings:
-            return 1
-        return 2 if self.unsure else 0
+        return ("same", "changed", "cannot say").index(self.verdict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object of `diff --json`."""
+        return {
+            "kind": "diff",
+            "verdict": self.verdict,
+            "tests": self.tests,
+            "blocks": list(self.blocks),
+            "findings": [finding.as_dict() for finding in self.findings],
+            "unsure": self.unsure,
+        }
 
 
 @dataclass(frozen=True)
@@ -123,7 +143,7 @@ def compare(
 
 
 _ORDER = (
-    *("loss", "new", "gone", "duration", "rate", "bit", "value", "text", "share", "first"),
+    *("loss", "new", "gone", "rate", "duration", "bit", "value", "text", "share", "first"),
     *("field", "order", "length", "core", "jitter"),
 )
 
@@ -142,6 +162,10 @@ class Names:
     def event(self, opcode: int) -> str:
         """The event's name, or the opcode."""
         return self._catalog.name_of(opcode) if self._catalog else f"{opcode:#06x}"
+
+    def knows_all(self, opcodes: Iterable[int]) -> bool:
+        """Whether the catalog has all of these."""
+        return self._catalog is not None and all(self._catalog.get(o) for o in opcodes)
 
     def label(self, opcode: int, name: str, value: int) -> str:
         """A payload value, by its label where there is one."""
@@ -187,13 +211,15 @@ class _Vocabulary:
         q = self._sides.records[1] / sum(self._sides.records)
         chance = (q if new else 1 - q) ** (base or new)
         rare = sum(1 for pair in all_counts if sum(pair) < _RARE)
-        if min(1.0, rare * chance) > ALPHA and not (new and _closed(all_counts, leave=new)):
+        if min(1.0, rare * chance) > ALPHA and not (new and self._closed(opcode, all_counts)):
             return
         side = "new" if new else "base"
         name = self._names.event(opcode)
         self.said.add((opcode,))
         missing_on = 0 if new else 1
-        expected = (base or new) * self._sides.records[missing_on] / self._sides.records[1 - missing_on]
+        expected = (
+            (base or new) * self._sides.records[missing_on] / self._sides.records[1 - missing_on]
+        )
         if self._lost[missing_on].could_hide(expected) and self._lost[missing_on].any:
             self._into.unsure.append(
                 f"{name}: {int(base or new)} records on the {side} side, none on the other, which "
@@ -210,6 +236,14 @@ class _Vocabulary:
         effect = math.inf if new else -math.inf
         yield Finding(kind, name, text, base, new, "records", effect, 0.0, (opcode,), seqs)
 
+    def _closed(self, opcode: int, all_counts: Iterable[tuple[float, float]]) -> bool:
+        """Whether the base had all the events there are: then one record of a new one is news."""
+        if self._names.knows_all(
+            op for op, (base, _) in self._sides.totals("opcodes").items() if base
+        ):
+            return not self._names.knows_all([opcode]) or _closed(all_counts)
+        return _closed(all_counts)
+
     def _value(
         self, opcode: int, name: str, value: int, base: float, new: float
     ) -> Iterator[Finding]:
@@ -223,7 +257,7 @@ class _Vocabulary:
         yield Finding("new", subject, text, 0, new, "records", math.inf, 0.0, (opcode,), seqs)
 
 
-def _closed(counts: Iterable[tuple[float, float]], leave: float = -1) -> bool:
+def _closed(counts: Iterable[tuple[float, float]]) -> bool:
     """Whether everything in the base is frequent: then what it lacks was not missed by chance."""
     return all(base >= _RARE for base, _ in counts if base)
 
@@ -253,7 +287,10 @@ def _tested(
     for metric, chance in zip(metrics, p.tolist(), strict=True):
         if chance <= ALPHA and _large(metric, drift) and not _told(metric, said):
             groups[_group(metric)].append((metric, chance))
-    groups = _without_consequences(groups)
+    keyed = Counter(
+        g[1] for g in {_group(m) for m in metrics} if g[0] == "duration" and len(g) == 4
+    )
+    groups = _without_consequences(groups, keyed)
     for group in groups.values():
         yield _statement(group, names, sides)
 
@@ -279,6 +316,8 @@ def _common_drift(metrics: list[Metric]) -> float:
 
 
 def _log(metric: Metric) -> float:
+    if metric.subject[-1:] == ("level",):  # is a mean of logarithms already
+        return metric.new - metric.base
     if metric.base <= 0 or metric.new <= 0:
         return math.inf if metric.new > metric.base else -math.inf
     return math.log2(metric.new / metric.base)
@@ -289,7 +328,7 @@ def _large(metric: Metric, drift: float) -> bool:
     moved = _log(metric)
     if metric.kind == "share":
         return abs(moved - drift) > _LEAST_RATIO
-    if metric.kind in ("rate", "jitter") or metric.subject[-1] == "mean":
+    if metric.kind in ("rate", "jitter") or metric.subject[-1] in ("mean", "level"):
         return abs(moved) > _LEAST_RATIO * math.log2(math.e)
     return abs(metric.new - metric.base) > _LEAST_POINTS or abs(moved) > 1
 
@@ -298,7 +337,7 @@ def _group(metric: Metric) -> tuple[Any, ...]:
     """Metrics of one thing make one finding."""
     kind, subject = metric.kind, metric.subject
     if kind == "duration":
-        return (kind, *subject[: subject.index("mean") if "mean" in subject else subject.index("above")])
+        return (kind, *subject[: 3 if subject[1] in ("key", "core") else 1])
     if kind in ("field", "bit", "value"):
         return ("payload", subject[0], subject[1])
     if kind in ("order", "core", "text"):
@@ -307,28 +346,39 @@ def _group(metric: Metric) -> tuple[Any, ...]:
 
 
 def _without_consequences(
-    groups: dict[tuple[Any, ...], list[tuple[Metric, float]]],
+    groups: dict[tuple[Any, ...], list[tuple[Metric, float]]], keyed: dict[int, int]
 ) -> dict[tuple[Any, ...], list[tuple[Metric, float]]]:
     """A pair's mean moves because one key's does: the key is told, or the pair where all moved."""
     kept = dict(groups)
-    whole = [group for group in groups if group[0] == "duration" and len(group) == 2]
-    for _, opcode in whole:
-        keys = [g for g in groups if g[0] == "duration" and len(g) == 4 and g[1] == opcode]
-        strongest = max((_effect(groups[g]) for g in keys), default=0.0)
-        if keys and strongest > 2 * _effect(groups["duration", opcode]):
-            kept.pop(("duration", opcode))
-            floor = strongest / 2
-            for g in keys:
-                if _effect(groups[g]) < floor:
-                    kept.pop(g)
-        else:
-            for g in keys:
-                kept.pop(g)
+    for opcode in {group[1] for group in groups if group[0] == "duration"}:
+        keys = [g for g in groups if g[:2] == ("duration", opcode) and len(g) == 4]
+        for dropped in _explained(keys, groups, ("duration", opcode), keyed[opcode]):
+            kept.pop(dropped)
     return kept
 
 
+def _explained(
+    keys: list[tuple[Any, ...]],
+    groups: dict[tuple[Any, ...], list[tuple[Metric, float]]],
+    whole: tuple[Any, ...],
+    tested: int,
+) -> Iterator[tuple[Any, ...]]:
+    """Which of a pair's groups say nothing new."""
+    if whole not in groups:
+        floor = max((abs(_effect(groups[g])) for g in keys), default=0.0) / 2
+        yield from (g for g in keys if abs(_effect(groups[g])) < floor)
+        return
+    common = _effect(groups[whole])
+    outliers = [g for g in keys if abs(_effect(groups[g]) - common) > abs(common)]
+    yield from (g for g in keys if g not in outliers)
+    if outliers and 2 * len(keys) < tested:
+        yield whole
+
+
 def _effect(group: list[tuple[Metric, float]]) -> float:
-    return max(min(abs(_log(metric)), 64.0) for metric, _ in group)
+    """How far a group moved: its level or mean, else the records that crossed an edge."""
+    moved = [_log(m) for m, _ in group if m.subject[-1] in ("level", "mean")]
+    return max(moved or [m.new - m.base for m, _ in group], key=abs)
 
 
 def _statement(group: list[tuple[Metric, float]], names: Names, sides: Sides) -> Finding:
@@ -338,6 +388,7 @@ def _statement(group: list[tuple[Metric, float]], names: Names, sides: Sides) ->
     opcodes = tuple(v for v in metric.subject[:1] if isinstance(v, int))
     seqs = sides.samples(opcodes[0], 1) or sides.samples(opcodes[0], 0) if opcodes else ()
     subject, text, unit, scale = told[0]
+    series = tuple(tuple((side * scale).tolist()) for side in metric.series)
     return Finding(
         kind=metric.kind,
         subject=subject,
@@ -349,7 +400,10 @@ def _statement(group: list[tuple[Metric, float]], names: Names, sides: Sides) ->
         p=chance,
         opcodes=opcodes,
         seqs=seqs,
-        also=tuple(dict.fromkeys(f"{s}: {t}" for s, t, _, _ in told[1:] if (s, t) != (subject, text)))[:8],
+        also=tuple(
+            dict.fromkeys(f"{s}: {t}" for s, t, _, _ in told[1:] if (s, t) != (subject, text))
+        )[:8],
+        series=(series[0], series[1]),
     )
 
 
@@ -377,7 +431,12 @@ def _words(metric: Metric, names: Names) -> tuple[str, str, str, float]:
     if kind == "core":
         return event, _points(metric, f"share on core {subject[1]}"), "share", 1
     if kind == "order":
-        return event, _points(metric, f"next on the same core is {names.event(subject[1])}"), "share", 1
+        return (
+            event,
+            _points(metric, f"next on the same core is {names.event(subject[1])}"),
+            "share",
+            1,
+        )
     if kind == "text":
         text = subject[2].rstrip(b"\0").decode("utf-8", "replace")
         return f"{event}.{subject[1]}", _points(metric, f"text {text!r}"), "share", 1
@@ -402,10 +461,19 @@ def _number_words(metric: Metric, names: Names, event: str) -> tuple[str, str, s
     elif kind == "duration" and rest[0] in ("key", "core"):
         event, rest = f"{event} {names.key(subject[0], rest[0], rest[1])}", rest[2:]
     what = {"duration": "duration", "length": "payload length"}.get(kind, "value")
+    if rest[0] == "level":
+        base, new = 2**metric.base - 1, 2**metric.new - 1
+        text = f"typical {what} {base:,.4g} -> {new:,.4g}{' ' + unit if unit else ''}"
+        return event, f"{text} ({2 ** (metric.new - metric.base) - 1:+.1%})", "log2", 1
     if rest[0] == "mean":
         return event, _moved(metric, f"mean {what}", 1, f" {unit}" if unit else ""), unit, 1
     edge = bucket_edge(rest[2] << rest[3] if len(rest) > 3 else rest[2])
-    return event, _points(metric, f"{what} from {edge:,}{' ' + unit if unit else ''} up"), "share", 1
+    return (
+        event,
+        _points(metric, f"{what} from {edge:,}{' ' + unit if unit else ''} up"),
+        "share",
+        1,
+    )
 
 
 def _moved(metric: Metric, what: str, scale: float, unit: str) -> str:

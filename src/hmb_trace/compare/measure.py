@@ -29,9 +29,10 @@ _WORDS = 4  # 64-bit words of a payload without a catalog
 
 def bucket_of(values: NDArray[np.uint64]) -> NDArray[np.int64]:
     """The log-linear bucket of each value."""
-    # frexp of a double rounds up near 2^k for large values: one bucket, the same on both sides.
+    # A double rounds up near 2^k for large values: at most one bucket off, on both sides alike.
     exponent = np.maximum(np.frexp(values.astype("f8"))[1].astype("i8") - 1 - SUB, 0)
-    return (exponent << SUB) + (values >> exponent.astype("u8")).astype("i8")
+    found: NDArray[np.int64] = (exponent << SUB) + (values >> exponent.astype("u8")).astype("i8")
+    return found
 
 
 def bucket_edge(bucket: int) -> int:
@@ -42,17 +43,21 @@ def bucket_edge(bucket: int) -> int:
     return ((bucket & ((1 << SUB) - 1)) + (1 << SUB)) << exponent
 
 
+def _sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.array([len(values), values.sum(), values @ values, np.log2(1 + np.abs(values)).sum()])
+
+
 class Numbers:
     """Values by key: count, sum and a histogram in each block."""
 
     def __init__(self, limit: int = 4096) -> None:
-        self.sums = Blocked(3, limit=limit)  # count, sum, sum of squares
+        self.sums = Blocked(4, limit=limit)  # count, sum, sum of squares, sum of log2(1 + |x|)
         self.histograms = Blocked(BUCKETS, limit=limit)
 
     def add(self, key: Any, block: int, values: NDArray[Any]) -> None:
         """Count the values (any number type) under the key."""
         floats = values.astype("f8")
-        self.sums.add(key, block, np.array([len(floats), floats.sum(), floats @ floats]))
+        self.sums.add(key, block, _sums(floats))
         magnitudes = np.abs(floats).astype("u8") if values.dtype.kind != "u" else values
         counted = np.bincount(bucket_of(magnitudes.astype("u8")), minlength=BUCKETS)
         self.histograms.add(key, block, counted[:BUCKETS])
@@ -63,7 +68,7 @@ class KeyedNumbers:
 
     def __init__(self) -> None:
         self.keys: dict[int, int] = {}  # key: column
-        self.sums = np.zeros((BLOCKS, KEYS, 2))  # count, sum
+        self.sums = np.zeros((BLOCKS, KEYS, 3))  # count, sum, sum of log2(1 + x)
         self.histograms = np.zeros((BLOCKS, KEYS, BUCKETS >> COARSE), "u4")
         self.too_many = False
 
@@ -76,7 +81,9 @@ class KeyedNumbers:
         columns = np.array([self.keys.setdefault(n, len(self.keys)) for n in names.tolist()])
         column = columns[places]
         self.sums[block, :, 0] += np.bincount(column, minlength=KEYS)
-        self.sums[block, :, 1] += np.bincount(column, values.astype("f8"), KEYS)
+        floats = values.astype("f8")
+        self.sums[block, :, 1] += np.bincount(column, floats, KEYS)
+        self.sums[block, :, 2] += np.bincount(column, np.log2(1 + floats), KEYS)
         width = self.histograms.shape[2]
         cells = np.bincount(column * width + (bucket_of(values) >> COARSE))
         self.histograms[block].reshape(-1)[: len(cells)] += cells.astype("u4")

@@ -28,6 +28,7 @@ class Metric:
         base, new: the ratio on each side, NaN where the denominator is 0.
         base_count, new_count: the numerators' totals.
         rows: block values of base, then of new.
+        series: the ratio in each block of base and of new, for pictures.
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Metric:
     base_count: float
     new_count: float
     rows: tuple[Column, Column]
+    series: tuple[Column, Column]
 
 
 class Sides:
@@ -122,6 +124,9 @@ class Sides:
             sums = (base.sums.get(key), new.sums.get(key))
             counts = (sums[0][:, 0], sums[1][:, 0])
             yield from self._ratio(kind, (*subject, "mean"), (sums[0][:, 1], sums[1][:, 1]), counts)
+            yield from self._ratio(
+                kind, (*subject, "level"), (sums[0][:, 3], sums[1][:, 3]), counts
+            )
             histograms = (base.histograms.get(key), new.histograms.get(key))
             yield from self._tails(kind, subject, histograms, counts)
 
@@ -153,6 +158,8 @@ class Sides:
                 counts = (base.sums[:, mine, 0], new.sums[:, theirs, 0])
                 sums = (base.sums[:, mine, 1], new.sums[:, theirs, 1])
                 yield from self._ratio("duration", (*subject, "mean"), sums, counts)
+                levels = (base.sums[:, mine, 2], new.sums[:, theirs, 2])
+                yield from self._ratio("duration", (*subject, "level"), levels, counts)
                 histograms = (base.histograms[:, mine], new.histograms[:, theirs])
                 yield from self._tails("duration", subject, histograms, counts, COARSE)
 
@@ -178,8 +185,13 @@ class Sides:
             sides = [side.intervals.sums.get(key) for side in (self.base, self.new)]
             with np.errstate(divide="ignore", invalid="ignore"):
                 values = [s[:, 2] * s[:, 0] / s[:, 1] ** 2 for s in sides]
-            counted = tuple(np.where(np.isfinite(v), 1.0, 0.0) * (s[:, 0] > 7) for v, s in zip(values, sides, strict=True))
-            weighed = tuple(np.nan_to_num(v, posinf=0) * c for v, c in zip(values, counted, strict=True))
+            counted = tuple(
+                np.where(np.isfinite(v), 1.0, 0.0) * (s[:, 0] > 7)
+                for v, s in zip(values, sides, strict=True)
+            )
+            weighed = tuple(
+                np.nan_to_num(v, posinf=0) * c for v, c in zip(values, counted, strict=True)
+            )
             yield from self._ratio("jitter", (key,), weighed, counted, least=4)
 
     # -- parts
@@ -217,7 +229,11 @@ class Sides:
         if not rows[0].any() and not rows[1].any():
             return
         base, new = (c / t for c, t in zip(counts, totals, strict=True))
-        yield Metric(kind, subject, base, new, counts[0], counts[1], (rows[0], rows[1]))
+        series = tuple(
+            np.divide(p, w, out=np.full(len(p), np.nan), where=w > 0)
+            for p, w in zip(parts, wholes, strict=True)
+        )
+        yield Metric(kind, subject, base, new, counts[0], counts[1], rows, series)
 
 
 def _usable(side: Measurement) -> NDArray[np.int64]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a difference between blocks is more than chance: permutation of blocks, all tests at once.
+"""Whether blocks differ by more than chance: permutation of blocks, all tests at once.
 
-Each test is a row of numbers, one a block, whose mean is 0 if both sides are alike. The statistic is
-Welch's t. Its null distribution comes from dealing the blocks to the two sides anew; the largest
+Each test is a row of numbers, one a block, whose mean is 0 if both sides are alike. The statistic
+is Welch's t. Its null distribution comes from dealing the blocks to the two sides anew; the largest
 statistic over all tests of each deal gives p-values that hold for all tests together (Westfall and
 Young 1993), so that the false discovery rate is held as well, whatever the tests have in common.
 What stays correlated from block to block makes the effective number of blocks smaller; the
@@ -65,9 +65,9 @@ def _welch(rows: Matrix, sides: Matrix) -> Matrix:
     spread = _variance(new_squares, new_mean, in_new) / in_new
     spread += _variance(base_squares, base_mean, in_base) / in_base
     difference = new_mean - base_mean
-    return np.divide(
-        difference, np.sqrt(spread), out=np.zeros_like(difference), where=spread > 1e-18
-    )
+    found: Matrix = np.zeros_like(difference)
+    np.divide(difference, np.sqrt(spread), out=found, where=spread > 1e-18)
+    return found
 
 
 def _variance(squares: Matrix, mean: Matrix, count: Matrix) -> Matrix:
