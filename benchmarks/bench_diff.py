@@ -300,8 +300,8 @@ def plants() -> list[Plant]:
             "NAND_READ_DONE.corrected_bits",
         ),
         Plant(
-            "queue depth +3 %",
-            scale("QUEUE_DEPTH", "commands", 1.07, 0.5),
+            "queue depth up in half the samples",
+            scale("QUEUE_DEPTH", "commands", 1.25, 0.5),
             f,
             "QUEUE_DEPTH.commands",
         ),

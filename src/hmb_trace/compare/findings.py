@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -282,23 +282,32 @@ def _tested(
         return
     rows = [np.array([m.rows[side] for m in metrics]) for side in (0, 1)]
     _, p = adjusted_p(rows[0], rows[1])
-    drift = _common_drift(metrics)
+    drift, displaced = _common_drift(metrics), _displaced(metrics, said)
     groups: dict[tuple[Any, ...], list[tuple[Metric, float]]] = defaultdict(list)
     for metric, chance in zip(metrics, p.tolist(), strict=True):
-        if chance <= ALPHA and _large(metric, drift) and not _told(metric, said):
+        if chance <= ALPHA and _large(metric, drift) and not _told(metric, said, displaced):
             groups[_group(metric)].append((metric, chance))
-    keyed = Counter(
-        g[1] for g in {_group(m) for m in metrics} if g[0] == "duration" and len(g) == 4
-    )
-    groups = _without_consequences(groups, keyed)
+    groups = _without_consequences(groups, _moves(metrics))
     for group in groups.values():
         yield _statement(group, names, sides)
 
 
-def _told(metric: Metric, said: set[tuple[Any, ...]]) -> bool:
-    if metric.kind == "order" and any((opcode,) in said for opcode in metric.subject):
-        return True
+def _told(metric: Metric, said: set[tuple[Any, ...]], displaced: dict[int, float]) -> bool:
+    """Whether it only repeats that an event is new or gone, directly or by what it displaced."""
+    if metric.kind == "order":
+        moved = abs(metric.new - metric.base)
+        if (metric.subject[0],) in said or moved <= 1.5 * displaced.get(metric.subject[0], 0.0):
+            return True
     return any(metric.subject[: len(known)] == known for known in said)
+
+
+def _displaced(metrics: list[Metric], said: set[tuple[Any, ...]]) -> dict[int, float]:
+    """By event: how often it is followed by one that only one side has."""
+    found: dict[int, float] = defaultdict(float)
+    for metric in metrics:
+        if metric.kind == "order" and metric.subject[1:] in said:
+            found[metric.subject[0]] += abs(metric.new - metric.base)
+    return found
 
 
 def _common_drift(metrics: list[Metric]) -> float:
@@ -345,40 +354,44 @@ def _group(metric: Metric) -> tuple[Any, ...]:
     return (kind, *subject[:1])
 
 
+def _moves(metrics: list[Metric]) -> dict[tuple[Any, ...], float]:
+    """How far the mean of every pair, and of each of its keys, moved: log2 of the ratio."""
+    means = [m for m in metrics if m.kind == "duration" and m.subject[-1] == "mean"]
+    return {_group(metric): _log(metric) for metric in means}
+
+
 def _without_consequences(
-    groups: dict[tuple[Any, ...], list[tuple[Metric, float]]], keyed: dict[int, int]
+    groups: dict[tuple[Any, ...], list[tuple[Metric, float]]], moves: dict[tuple[Any, ...], float]
 ) -> dict[tuple[Any, ...], list[tuple[Metric, float]]]:
     """A pair's mean moves because one key's does: the key is told, or the pair where all moved."""
     kept = dict(groups)
     for opcode in {group[1] for group in groups if group[0] == "duration"}:
-        keys = [g for g in groups if g[:2] == ("duration", opcode) and len(g) == 4]
-        for dropped in _explained(keys, groups, ("duration", opcode), keyed[opcode]):
-            kept.pop(dropped)
+        whole = ("duration", opcode)
+        keys = [g for g in groups if g[:2] == whole and len(g) == 4]
+        tested = sum(1 for g in moves if g[:2] == whole and len(g) == 4)
+        for dropped in _explained(keys, whole, tested, moves):
+            kept.pop(dropped, None)
     return kept
 
 
 def _explained(
     keys: list[tuple[Any, ...]],
-    groups: dict[tuple[Any, ...], list[tuple[Metric, float]]],
     whole: tuple[Any, ...],
     tested: int,
+    moves: dict[tuple[Any, ...], float],
 ) -> Iterator[tuple[Any, ...]]:
-    """Which of a pair's groups say nothing new."""
-    if whole not in groups:
-        floor = max((abs(_effect(groups[g])) for g in keys), default=0.0) / 2
-        yield from (g for g in keys if abs(_effect(groups[g])) < floor)
-        return
-    common = _effect(groups[whole])
-    outliers = [g for g in keys if abs(_effect(groups[g]) - common) > abs(common)]
-    yield from (g for g in keys if g not in outliers)
-    if outliers and 2 * len(keys) < tested:
+    """Which of a pair's groups say nothing of their own."""
+    many = 2 * len(keys) >= tested
+    common = moves.get(whole, 0.0) if many else 0.0
+    own = {group: abs(moves[group] - common) for group in keys}
+    strongest = max(own.values(), default=0.0)
+    # Where all keys moved, one is news only if it stands out of the spread of the others.
+    spread = 6 * float(np.median(list(own.values()))) if keys and many else 0.0
+    for group in keys:
+        if own[group] < strongest / 2 or (many and own[group] <= max(abs(common), spread)):
+            yield group
+    if keys and not many and strongest > 2 * abs(moves.get(whole, 0.0)):
         yield whole
-
-
-def _effect(group: list[tuple[Metric, float]]) -> float:
-    """How far a group moved: its level or mean, else the records that crossed an edge."""
-    moved = [_log(m) for m, _ in group if m.subject[-1] in ("level", "mean")]
-    return max(moved or [m.new - m.base for m, _ in group], key=abs)
 
 
 def _statement(group: list[tuple[Metric, float]], names: Names, sides: Sides) -> Finding:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 DEALS = 1999
 _CHUNK = 512  # tests at once
-_LAGS = 8
 
 Matrix = NDArray[np.float64]
 
@@ -41,7 +40,10 @@ def adjusted_p(base: Matrix, new: Matrix, *, seed: int = 0) -> tuple[Matrix, Mat
         statistics = _welch(part, sides)
         actual[begin : begin + _CHUNK] = statistics[0]
         largest = np.maximum(largest, np.abs(statistics).max(axis=1, initial=0))
-    actual /= _inflation(both[:, : base.shape[1]], both[:, base.shape[1] :])
+    blocks = both.shape[1]
+    factor = _inflation(both[:, : base.shape[1]], both[:, base.shape[1] :])
+    actual = _normal_score(actual / factor, np.maximum(blocks / factor**2 - 2, 2))
+    largest = np.abs(_normal_score(largest, np.full(len(largest), blocks - 2.0)))
     at_least = np.searchsorted(np.sort(-largest[1:]), -np.abs(actual), side="right")
     return actual, (1 + at_least) / len(sides)
 
@@ -75,22 +77,26 @@ def _variance(squares: Matrix, mean: Matrix, count: Matrix) -> Matrix:
     return found
 
 
+def _normal_score(t: Matrix, freedom: Matrix) -> Matrix:
+    """The normal deviate that is as unlikely as t (Wallace 1959): few degrees weigh less."""
+    size = np.sqrt(freedom * np.log1p(t**2 / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
+    found: Matrix = np.copysign(size, t)
+    return found
+
+
 def _inflation(base: Matrix, new: Matrix) -> Matrix:
-    """How much too small the standard error is, for blocks that are correlated in time."""
-    factor = np.maximum(_long_run(base), _long_run(new))
-    return np.sqrt(factor)
+    """How much too small the standard error is, for blocks that are correlated in time.
 
-
-def _long_run(rows: Matrix) -> Matrix:
-    """1 + twice the autocorrelations of each row until the first that is not positive."""
-    count = rows.shape[1]
-    centred = rows - rows.mean(axis=1, keepdims=True)
-    power = (centred**2).sum(axis=1)
-    total = np.ones(len(rows))
-    going = power > 0
-    for lag in range(1, min(_LAGS, count // 4) + 1):
-        products = (centred[:, lag:] * centred[:, :-lag]).sum(axis=1)
-        rho = np.divide(products, power, out=np.zeros_like(power), where=power > 0)
-        going &= rho > 2 / np.sqrt(count) if lag == 1 else rho > 0
-        total += np.where(going, 2 * rho, 0)
-    return total
+    That of a first-order autoregressive process whose coefficient both sides give together.
+    """
+    products, power, count = np.zeros(len(base)), np.zeros(len(base)), 0
+    for side in (base, new):
+        centred = side - side.mean(axis=1, keepdims=True)
+        products += (centred[:, 1:] * centred[:, :-1]).sum(axis=1)
+        power += (centred**2).sum(axis=1)
+        count += side.shape[1]
+    rho = np.divide(products, power, out=np.zeros_like(power), where=power > 0)
+    rho += 2 * (1 + 3 * np.maximum(rho, 0)) / count  # a mean taken from few blocks hides some of it
+    rho = np.clip(rho, 0, 0.95)
+    factor: Matrix = np.sqrt((1 + rho) / (1 - rho))
+    return factor
