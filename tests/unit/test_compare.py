@@ -119,7 +119,7 @@ def test_a_wandering_level_is_not_mistaken_for_a_difference() -> None:
         for i in range(1, 80):  # each block is like the one before it
             noise[:, :, i] += 0.5 * noise[:, :, i - 1]
         alarms += bool((adjusted_p(noise[0, :, 40:], noise[1, :, 40:])[1] <= 0.01).any())
-    assert alarms <= 2
+    assert alarms <= 4  # 20 without the correction
 
 
 def test_two_seeds_of_the_same_firmware_are_the_same(tmp_path: Path, catalog_file: str) -> None:
