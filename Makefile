@@ -10,7 +10,7 @@ EXTRAS ?=
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 60
 comma := ,
-C_DIRS := $(addprefix libhmbtrace,/ /capture /dump /pccx /fnv) producer_sim/engine producer_sim/firmware
+C_DIRS := $(addprefix libhmbtrace,/ /api /capture /dump /pccx /fnv) producer_sim/engine producer_sim/firmware
 C_FILES := $(wildcard $(addsuffix /*.[ch],$(C_DIRS))) include/uapi/linux/hmb_trace.h setup.py
 # Each set of extras is installed once; its stamp remembers that.
 have = $(patsubst %,$(VENV)/.have-%,$(subst $(comma), ,$(1)))

@@ -18,7 +18,7 @@ def library(name: str, *folders: str) -> Extension:
     return Extension(
         name,
         sources=_files("*.c", folders),
-        depends=[*_files("*.h", folders), "include/uapi/linux/hmb_trace.h"],
+        depends=[*_files("*.h", (*folders, f"{folders[0]}/api")), "include/uapi/linux/hmb_trace.h"],
         extra_compile_args=[*FLAGS, *(f"-I{f}" for f in folders), f"-Wa,-I{folders[0]}"],
         extra_link_args=["-pthread", *INLINE],
     )

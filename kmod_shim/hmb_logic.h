@@ -60,10 +60,18 @@ static inline void hmb_geometry(const struct hmb_snapshot *s, __u64 region_size,
 {
 	int ring = hmb_is_ring(s, region_size);
 
+	*info = (struct nvme_hmb_trace_info){ .size = sizeof(*info),
+					      .flags = ring ? NVME_HMB_TRACE_INFO_RING : 0 };
 	info->abi_version = ring ? s->version : HMB_TRACE_ABI_VERSION;
 	info->ring_size = ring ? s->ring_size : hmb_largest_ring(region_size);
 	info->record_area_off = HMB_RECORD_AREA_OFF;
 	info->total_mmap_size = HMB_RECORD_AREA_OFF + info->ring_size;
+}
+
+/* Is there something to read? */
+static inline int hmb_is_ready(const struct hmb_snapshot *s, __u64 region_size)
+{
+	return hmb_is_ring(s, region_size) && s->head != s->tail;
 }
 
 /* Bytes that wait for the consumer; 0 without a ring, ring_size when the cursors are invalid. */
@@ -106,15 +114,20 @@ static inline void hmb_observe(struct hmb_watch *w, const struct hmb_snapshot *s
 enum hmb_advance {
 	HMB_ADVANCE_OK,
 	HMB_ADVANCE_STALE, /* tail is not what the caller expects */
-	HMB_ADVANCE_INVALID, /* misaligned, or beyond head */
+	HMB_ADVANCE_INVALID, /* misaligned, backward, or beyond head */
 };
 
+/* Only forward, only to head: what is stored keeps head - tail <= ring_size, or makes it so. */
 static inline enum hmb_advance hmb_judge_advance(const struct hmb_snapshot *s,
 						 const struct nvme_hmb_trace_advance *arg)
 {
+	__u64 unread = s->head - s->tail;
+
 	if (s->tail != arg->expected)
 		return HMB_ADVANCE_STALE;
-	if (arg->new_tail % HMB_RECORD_ALIGN || (__s64)(s->head - arg->new_tail) < 0)
+	if (arg->new_tail % HMB_RECORD_ALIGN || s->head - arg->new_tail > s->ring_size)
+		return HMB_ADVANCE_INVALID;
+	if (unread <= s->ring_size && arg->new_tail - s->tail > unread)
 		return HMB_ADVANCE_INVALID;
 	return HMB_ADVANCE_OK;
 }

@@ -11,7 +11,9 @@ static int __init hmb_init(void)
 	if (err)
 		return err;
 	/* First: a drive's own number beats the lowest free one. */
-	hmb_nvme_init();
+	err = hmb_nvme_init();
+	if (err)
+		goto undo_region;
 	err = hmb_pci_init();
 	if (err)
 		goto undo_nvme;
@@ -24,6 +26,7 @@ undo_pci:
 	hmb_pci_exit();
 undo_nvme:
 	hmb_nvme_exit();
+undo_region:
 	hmb_region_exit();
 	return err;
 }

@@ -4,6 +4,7 @@
 #include <linux/module.h>
 #include <linux/poll.h>
 #include <linux/sched.h>
+#include <linux/sched/mm.h>
 #include <linux/uaccess.h>
 
 #include "hmb_compat.h"
@@ -29,7 +30,7 @@ static bool hmb_is_consumer(const struct hmb_node *node, const struct file *file
 	return node->role == HMB_CONSUMER && (file->f_mode & FMODE_WRITE);
 }
 
-static int hmb_open_locked(struct hmb_node *node, struct inode *inode, struct file *file)
+static int hmb_open_locked(struct hmb_node *node, struct file *file)
 {
 	struct hmb_region *region = node->region;
 
@@ -40,14 +41,7 @@ static int hmb_open_locked(struct hmb_node *node, struct inode *inode, struct fi
 			return -EBUSY;
 		WRITE_ONCE(region->consumer, task_tgid_nr(current));
 	}
-	if (!region->opens++) {
-		ihold(inode);
-		region->inode = inode;
-	}
-	/* Whatever path it was opened by, one unmap_mapping_range() finds all mappings. */
-	file->f_mapping = region->inode->i_mapping;
-	file->private_data = node;
-	return nonseekable_open(inode, file);
+	return 0;
 }
 
 static int hmb_open(struct inode *inode, struct file *file)
@@ -56,26 +50,28 @@ static int hmb_open(struct inode *inode, struct file *file)
 	int err;
 
 	mutex_lock(&node->region->open_lock);
-	err = hmb_open_locked(node, inode, file);
+	err = hmb_open_locked(node, file);
 	mutex_unlock(&node->region->open_lock);
-	return err;
+	if (err)
+		return err;
+	/*
+	 * Whatever path it was opened by, one unmap_mapping_range() finds all mappings. The
+	 * region's own inode: one of a path belongs to a file system that may be unmounted.
+	 */
+	file->f_mapping = node->region->inode->i_mapping;
+	file->private_data = node;
+	return nonseekable_open(inode, file);
 }
 
 static int hmb_release(struct inode *inode, struct file *file)
 {
 	struct hmb_node *node = file->private_data;
 	struct hmb_region *region = node->region;
-	struct inode *last = NULL;
 
 	mutex_lock(&region->open_lock);
 	if (hmb_is_consumer(node, file))
 		WRITE_ONCE(region->consumer, 0);
-	if (!--region->opens) {
-		last = region->inode;
-		region->inode = NULL;
-	}
 	mutex_unlock(&region->open_lock);
-	iput(last);
 	return 0;
 }
 
@@ -90,6 +86,9 @@ static int hmb_get_info(struct hmb_region *region, struct nvme_hmb_trace_info *i
 	if (!region->gone) {
 		hmb_region_look(region, &s);
 		hmb_geometry(&s, region->provision.size, info);
+		info->generation = READ_ONCE(region->watch.generation);
+		if (hmb_mmap_readonly())
+			info->flags |= NVME_HMB_TRACE_INFO_READONLY;
 		err = 0;
 	}
 	up_read(&region->alive);
@@ -128,26 +127,61 @@ static int hmb_advance_tail(struct hmb_region *region, const struct nvme_hmb_tra
 	return err;
 }
 
+/* A structure of any size from its first one on; what this kernel does not know must be zero. */
+static int hmb_copy_in(void *to, size_t known, size_t first, const void __user *from)
+{
+	u32 size;
+
+	if (get_user(size, (const u32 __user *)from))
+		return -EFAULT;
+	if (size < first || size > PAGE_SIZE)
+		return -EINVAL;
+	return copy_struct_from_user(to, known, from, size);
+}
+
+static long hmb_ioctl_get_info(struct hmb_node *node, void __user *user)
+{
+	struct nvme_hmb_trace_info info;
+	size_t asked;
+	int err = hmb_copy_in(&info, sizeof(info), NVME_HMB_TRACE_INFO_SIZE_VER0, user);
+
+	if (err)
+		return err;
+	if (info.flags || memchr_inv(info.reserved, 0, sizeof(info.reserved)))
+		return -EINVAL;
+	asked = min_t(size_t, info.size, sizeof(info));
+	err = hmb_get_info(node->region, &info);
+	if (err)
+		return err;
+	return copy_to_user(user, &info, asked) ? -EFAULT : 0;
+}
+
+static long hmb_ioctl_advance_tail(struct hmb_node *node, struct file *file, void __user *user)
+{
+	struct nvme_hmb_trace_advance advance;
+	int err;
+
+	if (!hmb_is_consumer(node, file))
+		return -EBADF;
+	err = hmb_copy_in(&advance, sizeof(advance), NVME_HMB_TRACE_ADVANCE_SIZE_VER0, user);
+	if (err)
+		return err;
+	if (advance.flags || advance.reserved)
+		return -EINVAL;
+	return hmb_advance_tail(node->region, &advance);
+}
+
+/* The size is in the structures, so that they can grow: the request's own is not looked at. */
 static long hmb_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 {
 	struct hmb_node *node = file->private_data;
-	struct nvme_hmb_trace_advance advance;
-	struct nvme_hmb_trace_info info;
 	void __user *user = (void __user *)arg;
-	int err;
 
-	switch (cmd) {
-	case NVME_HMB_TRACE_GET_INFO:
-		err = hmb_get_info(node->region, &info);
-		if (err)
-			return err;
-		return copy_to_user(user, &info, sizeof(info)) ? -EFAULT : 0;
-	case NVME_HMB_TRACE_ADVANCE_TAIL:
-		if (!hmb_is_consumer(node, file))
-			return -EBADF;
-		if (copy_from_user(&advance, user, sizeof(advance)))
-			return -EFAULT;
-		return hmb_advance_tail(node->region, &advance);
+	switch (cmd & ~IOCSIZE_MASK) {
+	case NVME_HMB_TRACE_GET_INFO & ~IOCSIZE_MASK:
+		return hmb_ioctl_get_info(node, user);
+	case NVME_HMB_TRACE_ADVANCE_TAIL & ~IOCSIZE_MASK:
+		return hmb_ioctl_advance_tail(node, file, user);
 	default:
 		return -ENOTTY;
 	}
@@ -168,16 +202,23 @@ static vm_fault_t hmb_fault(struct vm_fault *vmf)
 {
 	struct hmb_node *node = vmf->vma->vm_private_data;
 	struct hmb_region *region = node->region;
+	unsigned int noio;
 	unsigned long pfn;
 	vm_fault_t result;
 
 	if (vmf->pgoff >= region->provision.size >> PAGE_SHIFT)
 		return VM_FAULT_SIGBUS;
+	/*
+	 * A drive's reset work revokes, and waits for us then: do not wait for that drive here,
+	 * as reclaim for a page table could.
+	 */
+	noio = memalloc_noio_save();
 	/* Held across the insertion: what goes in before gone is set, the revocation removes. */
 	down_read(&region->alive);
 	pfn = region->gone ? page_to_pfn(region->blank) : hmb_pfn(region, vmf->pgoff);
 	result = vmf_insert_pfn(vmf->vma, vmf->address, pfn);
 	up_read(&region->alive);
+	memalloc_noio_restore(noio);
 	return result;
 }
 
@@ -223,30 +264,86 @@ static int hmb_mmap(struct file *file, struct vm_area_struct *vma)
 
 /* ---- poll ---- */
 
-static ktime_t hmb_tick_interval(void)
+/*
+ * A device that wrote memory tells nobody by an interrupt, so a timer looks at
+ * head while somebody waits.  Who waits cannot be seen from the wait queue: an
+ * epoll registration stays in it for good.  But every waiter asks again (calls
+ * ->poll) after a wake-up without a key, at the latest when it next wants
+ * events: poll and select, epoll of both kinds, io_uring multishot.  So each
+ * wake-up puts the timer to rest, each question starts it, and where nothing
+ * happens for a while a wake-up is sent to find out whether anybody is there.
+ */
+#define HMB_QUIET_US (100 * USEC_PER_MSEC)
+
+static u64 hmb_interval_us(void)
 {
-	return ns_to_ktime((u64)clamp(READ_ONCE(poll_interval_us), 50u, 1000000u) * NSEC_PER_USEC);
+	return clamp(READ_ONCE(poll_interval_us), 50u, 1000000u);
 }
 
-/* Runs only while somebody waits: nobody is told by an interrupt that a device wrote memory. */
+/* Under watch_lock: is there news since the last wake-up? */
+static bool hmb_is_news(struct hmb_poll_state *poll, const struct hmb_snapshot *s, bool ready)
+{
+	bool news = ready && !(poll->told && poll->told_head == s->head);
+
+	poll->told = ready;
+	poll->told_head = s->head;
+	return news;
+}
+
+/* Under watch_lock: wake the waiters and rest, or go on? */
+static bool hmb_tick_wakes(struct hmb_region *region)
+{
+	struct hmb_poll_state *poll = &region->poll;
+	struct hmb_snapshot s;
+	bool ready;
+
+	hmb_region_look_locked(region, &s);
+	ready = hmb_is_ready(&s, region->provision.size);
+	poll->quiet_us += hmb_interval_us();
+	/* No question to those who know of unread records: an edge is told once. */
+	return hmb_is_news(poll, &s, ready) || (!ready && poll->quiet_us >= HMB_QUIET_US);
+}
+
 enum hrtimer_restart hmb_region_tick(struct hrtimer *timer)
 {
 	struct hmb_region *region = container_of(timer, struct hmb_region, timer);
-	struct hmb_snapshot s;
+	unsigned long irq;
+	bool wake, rest;
 
+	spin_lock_irqsave(&region->watch_lock, irq);
 	/* The revocation cancels this timer after it has set gone, and before base goes away. */
-	if (READ_ONCE(region->gone))
+	wake = !READ_ONCE(region->gone) && hmb_tick_wakes(region);
+	rest = wake || READ_ONCE(region->gone) || !waitqueue_active(&region->wait);
+	region->poll.armed = !rest;
+	spin_unlock_irqrestore(&region->watch_lock, irq);
+	if (wake)
+		wake_up_interruptible(&region->wait);
+	if (rest)
 		return HRTIMER_NORESTART;
-	hmb_region_look(region, &s);
-	if (s.head != s.tail) {
-		wake_up_interruptible_poll(&region->wait, EPOLLIN | EPOLLRDNORM);
-		return HRTIMER_NORESTART;
+	hrtimer_forward_now(timer, ns_to_ktime(hmb_interval_us() * NSEC_PER_USEC));
+	return HRTIMER_RESTART;
+}
+
+/* Somebody asks: say what there is, and see to it that the timer runs. */
+static __poll_t hmb_poll_alive(struct hmb_region *region)
+{
+	struct hmb_snapshot s;
+	unsigned long irq;
+	bool ready;
+
+	spin_lock_irqsave(&region->watch_lock, irq);
+	hmb_region_look_locked(region, &s);
+	ready = hmb_is_ready(&s, region->provision.size);
+	if (!ready)
+		region->poll.told = false;
+	region->poll.quiet_us = 0;
+	if (!region->poll.armed) {
+		region->poll.armed = true;
+		hrtimer_start(&region->timer, ns_to_ktime(hmb_interval_us() * NSEC_PER_USEC),
+			      HRTIMER_MODE_REL_SOFT);
 	}
-	if (!wq_has_sleeper(&region->wait))
-		return HRTIMER_NORESTART;
-	/* Not by HRTIMER_RESTART: a poll may have armed it again while we looked. */
-	hrtimer_start(timer, hmb_tick_interval(), HRTIMER_MODE_REL_SOFT);
-	return HRTIMER_NORESTART;
+	spin_unlock_irqrestore(&region->watch_lock, irq);
+	return ready ? EPOLLIN | EPOLLRDNORM : 0;
 }
 
 static __poll_t hmb_poll(struct file *file, poll_table *table)
@@ -254,16 +351,11 @@ static __poll_t hmb_poll(struct file *file, poll_table *table)
 	struct hmb_node *node = file->private_data;
 	struct hmb_region *region = node->region;
 	__poll_t ready = EPOLLHUP;
-	struct hmb_snapshot s;
 
 	poll_wait(file, &region->wait, table);
 	down_read(&region->alive);
-	if (!region->gone) {
-		hmb_region_look(region, &s);
-		ready = s.head != s.tail ? EPOLLIN | EPOLLRDNORM : 0;
-		if (!ready)
-			hrtimer_start(&region->timer, hmb_tick_interval(), HRTIMER_MODE_REL_SOFT);
-	}
+	if (!region->gone)
+		ready = hmb_poll_alive(region);
 	up_read(&region->alive);
 	return ready;
 }

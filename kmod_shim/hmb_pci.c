@@ -5,6 +5,7 @@
 #include <linux/pci.h>
 
 #include "hmb_region.h"
+#include "nvme-pci/hmb_carve.h"
 
 #define HMB_IVSHMEM_BAR 2
 
@@ -12,6 +13,12 @@ static bool pci_allow_uncached;
 module_param(pci_allow_uncached, bool, 0444);
 MODULE_PARM_DESC(pci_allow_uncached,
 		 "Accept a BAR that the platform will not map write-back (default: no)");
+
+static char *pci_regions;
+module_param(pci_regions, charp, 0444);
+MODULE_PARM_DESC(
+	pci_regions,
+	"Shared-memory functions (QEMU ivshmem) to take: \"all\", or addresses such as 0000:00:05.0,0000:00:06.0 (default: none)");
 
 struct hmb_pci {
 	struct hmb_region *region;
@@ -42,6 +49,7 @@ static int hmb_pci_register(struct pci_dev *pdev, struct hmb_pci *pci)
 {
 	struct hmb_provision provision = {
 		.provider = "pci",
+		.origin = &pdev->dev,
 		.parent = &pdev->dev,
 		.instance = -1,
 		.base = pci->base,
@@ -53,39 +61,77 @@ static int hmb_pci_register(struct pci_dev *pdev, struct hmb_pci *pci)
 	return PTR_ERR_OR_ZERO(pci->region);
 }
 
+/* Ivshmem is used for much else: only what was named. */
+static bool hmb_pci_is_wanted(struct pci_dev *pdev)
+{
+	return !strcmp(pci_regions, "all") || hmb_list_has(pci_regions, pci_name(pdev));
+}
+
 static int hmb_pci_map(struct pci_dev *pdev, struct hmb_pci *pci)
 {
 	struct resource *bar = &pdev->resource[HMB_IVSHMEM_BAR];
+	int err = pci_request_region(pdev, HMB_IVSHMEM_BAR, KBUILD_MODNAME);
 
-	if (!(resource_type(bar) == IORESOURCE_MEM) || resource_size(bar) < PAGE_SIZE)
-		return dev_err_probe(&pdev->dev, -ENODEV, "BAR 2 is no shared memory\n");
-	pci->base = devm_memremap(&pdev->dev, bar->start, resource_size(bar), MEMREMAP_WB);
-	if (IS_ERR(pci->base))
-		return PTR_ERR(pci->base);
-	if (!hmb_is_write_back(pci->base) && !pci_allow_uncached)
-		return dev_err_probe(&pdev->dev, -EOPNOTSUPP,
-				     "BAR 2 is not write-back: move it above 4 GiB\n");
+	if (err)
+		return err;
+	pci->base = memremap(bar->start, resource_size(bar), MEMREMAP_WB);
+	if (!pci->base) {
+		pci_release_region(pdev, HMB_IVSHMEM_BAR);
+		return -ENOMEM;
+	}
 	return 0;
 }
 
-static int hmb_pci_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+static void hmb_pci_unmap(struct pci_dev *pdev, struct hmb_pci *pci)
 {
-	struct hmb_pci *pci = devm_kzalloc(&pdev->dev, sizeof(*pci), GFP_KERNEL);
-	int err;
+	memunmap(pci->base);
+	pci_release_region(pdev, HMB_IVSHMEM_BAR);
+}
 
-	if (!pci)
-		return -ENOMEM;
-	err = pcim_enable_device(pdev);
-	if (err)
-		return err;
-	err = pci_request_region(pdev, HMB_IVSHMEM_BAR, KBUILD_MODNAME);
+static int hmb_pci_show(struct pci_dev *pdev, struct hmb_pci *pci)
+{
+	if (!hmb_is_write_back(pci->base) && !pci_allow_uncached)
+		return dev_err_probe(&pdev->dev, -EOPNOTSUPP,
+				     "BAR 2 is not write-back: move it above 4 GiB\n");
+	return hmb_pci_register(pdev, pci);
+}
+
+/* Released by hand: what is managed here differs from one kernel series to the next. */
+static int hmb_pci_start(struct pci_dev *pdev, struct hmb_pci *pci)
+{
+	int err = pci_enable_device(pdev);
+
 	if (err)
 		return err;
 	err = hmb_pci_map(pdev, pci);
 	if (err)
-		return err;
+		goto disable;
+	err = hmb_pci_show(pdev, pci);
+	if (err)
+		goto unmap;
+	return 0;
+
+unmap:
+	hmb_pci_unmap(pdev, pci);
+disable:
+	pci_disable_device(pdev);
+	return err;
+}
+
+static int hmb_pci_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	struct resource *bar = &pdev->resource[HMB_IVSHMEM_BAR];
+	struct hmb_pci *pci;
+
+	if (!hmb_pci_is_wanted(pdev))
+		return -ENODEV;
+	if (!(resource_type(bar) == IORESOURCE_MEM) || resource_size(bar) < PAGE_SIZE)
+		return dev_err_probe(&pdev->dev, -ENODEV, "BAR 2 is no shared memory\n");
+	pci = devm_kzalloc(&pdev->dev, sizeof(*pci), GFP_KERNEL);
+	if (!pci)
+		return -ENOMEM;
 	pci_set_drvdata(pdev, pci);
-	return hmb_pci_register(pdev, pci);
+	return hmb_pci_start(pdev, pci);
 }
 
 static void hmb_pci_remove(struct pci_dev *pdev)
@@ -93,12 +139,14 @@ static void hmb_pci_remove(struct pci_dev *pdev)
 	struct hmb_pci *pci = pci_get_drvdata(pdev);
 
 	hmb_region_unregister(pci->region);
+	hmb_pci_unmap(pdev, pci);
+	pci_disable_device(pdev);
 }
 
+/* No MODULE_DEVICE_TABLE: it would load the module in every guest that has an ivshmem. */
 static const struct pci_device_id hmb_pci_ids[] = { { PCI_DEVICE(0x1af4,
 								 0x1110) }, /* QEMU ivshmem */
 						    {} };
-MODULE_DEVICE_TABLE(pci, hmb_pci_ids);
 
 static struct pci_driver hmb_pci_driver = {
 	.name = KBUILD_MODNAME,
@@ -109,10 +157,11 @@ static struct pci_driver hmb_pci_driver = {
 
 int hmb_pci_init(void)
 {
-	return pci_register_driver(&hmb_pci_driver);
+	return pci_regions ? pci_register_driver(&hmb_pci_driver) : 0;
 }
 
 void hmb_pci_exit(void)
 {
-	pci_unregister_driver(&hmb_pci_driver);
+	if (pci_regions)
+		pci_unregister_driver(&hmb_pci_driver);
 }

@@ -5,13 +5,16 @@
 #include <linux/idr.h>
 #include <linux/mm.h>
 #include <linux/module.h>
+#include <linux/mount.h>
 #include <linux/poll.h>
+#include <linux/pseudo_fs.h>
 #include <linux/slab.h>
 
 #include "hmb_compat.h"
 #include "hmb_region.h"
 
 #define HMB_MAX_REGIONS 64
+#define HMB_FS_MAGIC HMB_RING_MAGIC
 
 static DEFINE_IDA(hmb_indices);
 static dev_t hmb_first_dev;
@@ -32,14 +35,19 @@ static void hmb_read_header(const struct hmb_region *region, struct hmb_snapshot
 	s->tail = le64_to_cpu(READ_ONCE(hdr->tail));
 }
 
+/* Copied under the lock: an older head after a newer one would look like a reset. */
+void hmb_region_look_locked(struct hmb_region *region, struct hmb_snapshot *s)
+{
+	hmb_read_header(region, s);
+	hmb_observe(&region->watch, s, region->provision.size);
+}
+
 void hmb_region_look(struct hmb_region *region, struct hmb_snapshot *s)
 {
 	unsigned long irq;
 
-	/* Copied under the lock: an older head after a newer one would look like a reset. */
 	spin_lock_irqsave(&region->watch_lock, irq);
-	hmb_read_header(region, s);
-	hmb_observe(&region->watch, s, region->provision.size);
+	hmb_region_look_locked(region, s);
 	spin_unlock_irqrestore(&region->watch_lock, irq);
 }
 
@@ -139,6 +147,13 @@ static ssize_t provider_show(struct device *dev, struct device_attribute *attr, 
 }
 static DEVICE_ATTR_RO(provider);
 
+/* Whose memory it is, such as 0000:01:00.0: N alone does not tell. */
+static ssize_t origin_show(struct device *dev, struct device_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%s\n", region_of(dev)->origin);
+}
+static DEVICE_ATTR_RO(origin);
+
 static ssize_t consumer_show(struct device *dev, struct device_attribute *attr, char *buf)
 {
 	return sysfs_emit(buf, "%d\n", READ_ONCE(region_of(dev)->consumer));
@@ -153,21 +168,30 @@ static DEVICE_ATTR_RO(mmap_policy);
 
 /* clang-format off: one a line */
 static struct attribute *hmb_region_attrs[] = {
-	&dev_attr_abi_version.attr,
-	&dev_attr_ring_size.attr,
-	&dev_attr_fill.attr,
-	&dev_attr_overflow_count.attr,
-	&dev_attr_generation.attr,
-	&dev_attr_region_size.attr,
-	&dev_attr_instance.attr,
-	&dev_attr_provider.attr,
-	&dev_attr_consumer.attr,
-	&dev_attr_mmap_policy.attr,
-	NULL,
+	&dev_attr_abi_version.attr,    &dev_attr_ring_size.attr,   &dev_attr_fill.attr,
+	&dev_attr_overflow_count.attr, &dev_attr_generation.attr,  &dev_attr_region_size.attr,
+	&dev_attr_instance.attr,       &dev_attr_provider.attr,	   &dev_attr_origin.attr,
+	&dev_attr_consumer.attr,       &dev_attr_mmap_policy.attr, NULL,
 };
 
 /* clang-format on */
 ATTRIBUTE_GROUPS(hmb_region);
+
+/* ---- a file system for the regions' own inodes ---- */
+
+static struct vfsmount *hmb_mount;
+
+static int hmb_init_fs_context(struct fs_context *fc)
+{
+	return init_pseudo(fc, HMB_FS_MAGIC) ? 0 : -ENOMEM;
+}
+
+/* No owner: it is mounted as long as the module is there. */
+static struct file_system_type hmb_fs = {
+	.name = "hmbtrace",
+	.init_fs_context = hmb_init_fs_context,
+	.kill_sb = kill_anon_super,
+};
 
 /* ---- making and revoking ---- */
 
@@ -175,6 +199,8 @@ static void hmb_region_free(struct kref *refs)
 {
 	struct hmb_region *region = container_of(refs, struct hmb_region, refs);
 
+	if (!IS_ERR_OR_NULL(region->inode))
+		iput(region->inode);
 	if (region->blank)
 		__free_page(region->blank);
 	kfree(region);
@@ -187,36 +213,45 @@ static void hmb_node_release(struct device *dev)
 
 static int hmb_claim_index(int wanted)
 {
-	if (wanted < 0)
-		return ida_alloc_max(&hmb_indices, HMB_MAX_REGIONS - 1, GFP_KERNEL);
-	if (wanted >= HMB_MAX_REGIONS)
-		return -ENOSPC;
-	return ida_alloc_range(&hmb_indices, wanted, wanted, GFP_KERNEL);
+	int index = -1;
+
+	if (wanted >= 0 && wanted < HMB_MAX_REGIONS)
+		index = ida_alloc_range(&hmb_indices, wanted, wanted, GFP_KERNEL);
+	if (index < 0)
+		index = ida_alloc_max(&hmb_indices, HMB_MAX_REGIONS - 1, GFP_KERNEL);
+	if (index >= 0 && wanted >= 0 && index != wanted)
+		pr_notice("nvme%d-hmbtrace is taken: the trace of nvme%d is nvme%d-hmbtrace\n",
+			  wanted, wanted, index);
+	return index;
 }
 
-static struct hmb_region *hmb_region_alloc(const struct hmb_provision *provision)
+static void hmb_region_setup(struct hmb_region *region, const struct hmb_provision *provision)
 {
-	struct hmb_region *region = kzalloc(sizeof(*region), GFP_KERNEL);
-
-	if (!region)
-		return ERR_PTR(-ENOMEM);
-	region->index = hmb_claim_index(provision->instance);
-	if (region->index < 0) {
-		int err = region->index;
-
-		kfree(region);
-		return ERR_PTR(err);
-	}
 	region->provision = *provision;
+	region->index = -1;
+	if (provision->origin)
+		strscpy(region->origin, dev_name(provision->origin), sizeof(region->origin));
 	kref_init(&region->refs);
 	init_rwsem(&region->alive);
 	init_waitqueue_head(&region->wait);
 	spin_lock_init(&region->watch_lock);
 	mutex_init(&region->open_lock);
 	hrtimer_setup(&region->timer, hmb_region_tick, CLOCK_MONOTONIC, HRTIMER_MODE_REL_SOFT);
+}
+
+struct hmb_region *hmb_region_make(const struct hmb_provision *provision)
+{
+	struct hmb_region *region;
+
+	if (!provision->size || !PAGE_ALIGNED(provision->size) || !PAGE_ALIGNED(provision->phys))
+		return ERR_PTR(-EINVAL);
+	region = kzalloc(sizeof(*region), GFP_KERNEL);
+	if (!region)
+		return ERR_PTR(-ENOMEM);
+	hmb_region_setup(region, provision);
 	region->blank = alloc_page(GFP_KERNEL | __GFP_ZERO);
-	if (!region->blank) {
-		ida_free(&hmb_indices, region->index);
+	region->inode = alloc_anon_inode(hmb_mount->mnt_sb);
+	if (!region->blank || IS_ERR(region->inode)) {
 		kref_put(&region->refs, hmb_region_free);
 		return ERR_PTR(-ENOMEM);
 	}
@@ -251,55 +286,83 @@ static int hmb_node_add(struct hmb_region *region, enum hmb_role role)
 	return err;
 }
 
-/* After this, base is not touched and nothing maps it. */
-static void hmb_region_revoke(struct hmb_region *region)
+void hmb_region_revoke(struct hmb_region *region)
 {
 	down_write(&region->alive);
 	region->gone = true;
 	up_write(&region->alive);
 	hrtimer_cancel(&region->timer);
-	mutex_lock(&region->open_lock);
-	if (region->inode)
-		unmap_mapping_range(region->inode->i_mapping, 0, 0, 1);
-	mutex_unlock(&region->open_lock);
-	wake_up_interruptible_poll(&region->wait, EPOLLHUP);
+	unmap_mapping_range(region->inode->i_mapping, 0, 0, 1);
+	__wake_up(&region->wait, TASK_NORMAL, 0, poll_to_key(EPOLLHUP));
 }
 
-void hmb_region_unregister(struct hmb_region *region)
+/* Opens and attribute readers that are inside end first; the names are free again then. */
+static void hmb_region_unpublish(struct hmb_region *region)
 {
 	int role;
 
 	for (role = 0; role < HMB_ROLES; role++)
 		if (region->nodes[role].added)
 			cdev_device_del(&region->nodes[role].cdev, &region->nodes[role].dev);
-	hmb_region_revoke(region);
 	for (role = 0; role < HMB_ROLES; role++)
 		if (region->nodes[role].added)
 			put_device(&region->nodes[role].dev);
-	/* The names are free again, even while somebody still holds the old region open. */
-	ida_free(&hmb_indices, region->index);
+	if (region->index >= 0)
+		ida_free(&hmb_indices, region->index);
+	region->index = -1;
+}
+
+void hmb_region_remove(struct hmb_region *region)
+{
+	hmb_region_unpublish(region);
 	kref_put(&region->refs, hmb_region_free);
+}
+
+static int hmb_nodes_add(struct hmb_region *region)
+{
+	int err = hmb_node_add(region, HMB_CONSUMER);
+
+	if (!err && region->provision.firmware_node)
+		err = hmb_node_add(region, HMB_FIRMWARE);
+	return err;
+}
+
+int hmb_region_publish(struct hmb_region *region)
+{
+	int err;
+
+	if (READ_ONCE(region->gone))
+		return -ENODEV;
+	region->index = hmb_claim_index(region->provision.instance);
+	if (region->index < 0)
+		return region->index;
+	err = hmb_nodes_add(region);
+	if (err)
+		return err;
+	pr_info("/dev/nvme%d-hmbtrace: %zu bytes from %s%s%s\n", region->index,
+		region->provision.size, region->provision.provider, *region->origin ? " " : "",
+		region->origin);
+	return 0;
+}
+
+void hmb_region_unregister(struct hmb_region *region)
+{
+	hmb_region_revoke(region);
+	hmb_region_remove(region);
 }
 
 struct hmb_region *hmb_region_register(const struct hmb_provision *provision)
 {
-	struct hmb_region *region;
+	struct hmb_region *region = hmb_region_make(provision);
 	int err;
 
-	if (!provision->size || !PAGE_ALIGNED(provision->size) || !PAGE_ALIGNED(provision->phys))
-		return ERR_PTR(-EINVAL);
-	region = hmb_region_alloc(provision);
 	if (IS_ERR(region))
 		return region;
-	err = hmb_node_add(region, HMB_CONSUMER);
-	if (!err && provision->firmware_node)
-		err = hmb_node_add(region, HMB_FIRMWARE);
+	err = hmb_region_publish(region);
 	if (err) {
 		hmb_region_unregister(region);
 		return ERR_PTR(err);
 	}
-	pr_info("/dev/nvme%d-hmbtrace: %zu bytes from %s\n", region->index, provision->size,
-		provision->provider);
 	return region;
 }
 
@@ -316,13 +379,23 @@ void hmb_region_new_generation(struct hmb_region *region)
 
 int hmb_region_init(void)
 {
-	int err = class_register(&hmb_class);
+	int err;
 
+	hmb_mount = kern_mount(&hmb_fs);
+	if (IS_ERR(hmb_mount))
+		return PTR_ERR(hmb_mount);
+	err = class_register(&hmb_class);
 	if (err)
-		return err;
+		goto unmount;
 	err = alloc_chrdev_region(&hmb_first_dev, 0, HMB_MAX_REGIONS * HMB_ROLES, "hmbtrace");
 	if (err)
-		class_unregister(&hmb_class);
+		goto unregister;
+	return 0;
+
+unregister:
+	class_unregister(&hmb_class);
+unmount:
+	kern_unmount(hmb_mount);
 	return err;
 }
 
@@ -330,5 +403,6 @@ void hmb_region_exit(void)
 {
 	unregister_chrdev_region(hmb_first_dev, HMB_MAX_REGIONS * HMB_ROLES);
 	class_unregister(&hmb_class);
+	kern_unmount(hmb_mount);
 	ida_destroy(&hmb_indices);
 }

@@ -31,7 +31,7 @@ EXPECT = ".expect.json"  # not .json: that would be the sidecar of the dumps her
 AREA_AT = 0x40
 TROUBLE = (
     *("wrap_markers", "partial_markers", "plain_gaps", "straddled", "truncated", "gaps", "lost"),
-    *("duplicates", "sequence_resets", "resyncs", "lying_lengths", "unknown_flags"),
+    *("duplicates", "sequence_resets", "seq_glitches", "resyncs", "lying_lengths", "unknown_flags"),
     *("markers_cleaned", "overflow_episodes", "unknown_losses"),
 )
 Files = dict[str, bytes]
@@ -86,6 +86,8 @@ def drain(case: cases.RingVector) -> Consumer:
     head, tail, flags = u64(region, 0x10), u64(region, 0x18), u64(region, 0x20, 4)
     consumer = Consumer(tail, keep_unknown_flags=case.keep_unknown_flags)
     consumer.collect(region[AREA_AT:], head, flags)
+    consumer.take_the_rest(region[AREA_AT:], head, flags)
+    consumer.finish()
     stated = {**dict.fromkeys(TROUBLE, 0), **case.counters}
     totals = consumer.totals()
     same(name, "dump", bytes(consumer.dump).hex(), case.dump.hex())
@@ -150,7 +152,8 @@ def span_of(account: Account) -> dict[str, Any]:
 
 def dump_vector(case: cases.DumpVector) -> dict[str, Any]:
     account = read_dump(case.dump)
-    stated = {"lost": 0, "duplicates": 0, "sequence_resets": 0, "truncated": 0, **case.counters}
+    quiet = dict.fromkeys(("lost", "duplicates", "sequence_resets", "glitches", "truncated"), 0)
+    stated = {**quiet, **case.counters}
     same(case.name, "gaps", account.gaps, [Gap(*g) for g in case.gaps])
     same(case.name, "counters", {key: getattr(account, key) for key in stated}, stated)
     same(case.name, "error", account.error, case.error)
@@ -176,6 +179,7 @@ def dump_vector(case: cases.DumpVector) -> dict[str, Any]:
             "records": [entry_json(entry) for entry in account.records],
             "markers": [entry_json(entry) for entry in account.markers],
             "gaps": gaps_json(account.gaps),
+            "glitches": account.glitches,
         },
     }
 

@@ -208,3 +208,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     terminalreporter.section("skipped here")
     for reason, count in reasons.most_common():
         terminalreporter.line(f"{count:5d}  {reason}")
+
+
+def native_build(target: str) -> Path:
+    """What tests/native/Makefile makes: a sanitizer's build of a test, testpoint.so."""
+    require(shutil.which("gcc"), "no gcc (apt install gcc)")
+    command = ["make", "-s", "-C", str(ROOT / "tests" / "native"), target]
+    subprocess.run(command, check=True, timeout=100)
+    return ROOT / "build" / "native" / target

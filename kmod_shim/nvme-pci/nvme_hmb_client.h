@@ -27,6 +27,9 @@ struct nvme_hmb_slice {
 
 /**
  * struct nvme_hmb_client - who shows the slices to user space
+ *
+ * Called in a drive's reset work: none of the three may wait for a drive.
+ *
  * @add: a slice exists; returns a handle for the other two, or NULL
  * @reset: the controller was reset, the slice is the same memory
  * @remove: the slice goes away; after the call nobody touches it

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The books of a pass: events, the sequence (SPEC R12), overflow episodes and flags (R5). */
+/* What a pass accounts for: events, the sequence (SPEC R12), overflow episodes and flags (R5). */
 #include <string.h>
-#include <time.h>
 
+#include "clock.h"
 #include "core.h"
 #include "pass.h"
 #include "sequence.h"
@@ -10,18 +10,15 @@
 #define KNOWN_RING_FLAGS (HMB_RING_FLAG_OVERFLOWED | HMB_RING_FLAG_FROZEN)
 /* Gaps, duplicates and resets written one by one between two index events. */
 #define MAX_ANOMALIES 4096u
-#define NOT_LOOKED 2
+/* The largest record and a lap end before it. */
+#define ROOM_FOR_ANY 8192u
 
 /* ---- events ---- */
 
 static uint64_t host_now(struct pass *pass)
 {
-	struct timespec now;
-
-	if (!pass->host_ns) {
-		clock_gettime(CLOCK_REALTIME, &now);
-		pass->host_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-	}
+	if (!pass->host_ns)
+		pass->host_ns = realtime_ns();
 	return pass->host_ns;
 }
 
@@ -31,7 +28,7 @@ static uint64_t dump_pos(const struct pass *pass, uint64_t cursor)
 	return pass->state->pos + pass->out + (cursor - pass->run);
 }
 
-/* Room was checked before the step: an event may be lost to nothing. */
+/* Room was checked before the step: no event may be dropped for lack of it. */
 struct hmb_event *emit(struct pass *pass, uint16_t kind, uint64_t cursor, const void *bytes,
 		       uint32_t length)
 {
@@ -56,23 +53,56 @@ struct hmb_event *emit(struct pass *pass, uint16_t kind, uint64_t cursor, const 
 	return event;
 }
 
+/* Where an event belongs that is written later than what it is about. */
+static void place(struct hmb_event *event, const struct hmb_pending_break *pending)
+{
+	event->pos = pending->pos;
+	event->cursor = pending->cursor;
+	event->ts_ns = pending->ts_ns;
+	event->host_ns = pending->host_ns;
+}
+
 /* Events that a broken producer could cause per record: all are counted, not all are written. */
-static void emit_anomaly(struct pass *pass, uint16_t kind, uint64_t ts_ns, const uint64_t value[4])
+static struct hmb_event *emit_anomaly(struct pass *pass, uint16_t kind, uint16_t reason, uint64_t a,
+				      uint64_t b)
 {
 	struct hmb_state *state = pass->state;
 	struct hmb_event *event;
 
-	if (pass->options->index_bytes && state->anomalies >= MAX_ANOMALIES) {
+	if (pass->options && pass->options->index_bytes && state->anomalies >= MAX_ANOMALIES) {
 		state->counters.events_suppressed++;
-		return;
+		return &pass->unwritten;
 	}
 	state->anomalies++;
 	event = emit(pass, kind, pass->cursor, NULL, 0);
-	event->ts_ns = ts_ns;
-	event->a = value[0];
-	event->b = value[1];
-	event->c = value[2];
-	event->d = value[3];
+	event->reason = reason;
+	event->a = a;
+	event->b = b;
+	return event;
+}
+
+/* ---- how full the ring was ---- */
+
+/*
+ * How much of the ring may have been unread when firmware wrote at cursor: since it had that
+ * place before it, tail was never behind what it was at a look that saw less.
+ */
+static uint64_t most_unread(const struct pass *pass, uint64_t cursor)
+{
+	for (int i = 0; i < 2; i++)
+		if (!reached(pass->state->look[i].head, cursor))
+			return cursor - pass->state->look[i].tail;
+	return pass->ring->ring_size;
+}
+
+/* R5: whether what is missing before cursor may have found the ring full. */
+static uint8_t gap_reason(const struct pass *pass, uint64_t cursor)
+{
+	uint64_t size = pass->ring->ring_size, room = HMB_MIN(ROOM_FOR_ANY, size / 4);
+
+	if (pass->state->episode_open || most_unread(pass, cursor) + room > size)
+		return HMB_GAP_OVERFLOW;
+	return HMB_GAP_SKIPPED;
 }
 
 /* ---- sequence (R12) and overflow episodes (R5) ---- */
@@ -90,46 +120,133 @@ void close_episode(struct pass *pass, uint64_t cursor, uint32_t first_after, uin
 		state->counters.unknown_losses++;
 }
 
-static void count_missing(struct pass *pass, const struct hmb_record_hdr *after, uint32_t missing)
+static void count_gap(struct pass *pass, uint64_t lost, uint64_t rejected)
+{
+	struct hmb_counters *counters = &pass->state->counters;
+
+	counters->rejected_records += rejected;
+	counters->lost += lost;
+	counters->gaps += lost != 0;
+}
+
+static void tell_gap(struct pass *pass, const struct hmb_pending_break *found, uint16_t flags)
+{
+	uint32_t missing =
+		hmb_missing_records(&found->markers_before, found->seq_before, found->seq);
+	uint64_t rejected = HMB_MIN(missing, found->rejected_bytes / HMB_RECORD_HDR_SIZE);
+	uint64_t lost = missing - rejected;
+	uint16_t reason = lost ? found->reason : HMB_GAP_REJECTS;
+	struct hmb_event *event =
+		emit_anomaly(pass, HMB_EV_GAP, reason | flags, found->seq_before, found->seq);
+
+	place(event, found);
+	event->c = lost;
+	event->d = rejected;
+	count_gap(pass, lost, rejected);
+	if (lost && found->in_episode && pass->state->episode_open) {
+		close_episode(pass, pass->cursor, found->seq, lost);
+		event = (struct hmb_event *)(pass->sink->events + pass->sink->events_len) - 1;
+		place(event, found);
+	}
+}
+
+/* A break is what it looks like. */
+static void tell_break(struct pass *pass, const struct hmb_pending_break *found, uint16_t flags)
+{
+	struct hmb_counters *counters = &pass->state->counters;
+	uint16_t kind = HMB_EV_SEQ_RESET;
+
+	if (hmb_seq_ahead(found->seq_before, found->seq)) {
+		tell_gap(pass, found, flags);
+		return;
+	}
+	if (found->seq == found->seq_before)
+		kind = HMB_EV_DUPLICATE;
+	counters->duplicates += kind == HMB_EV_DUPLICATE;
+	counters->sequence_resets += kind == HMB_EV_SEQ_RESET;
+	place(emit_anomaly(pass, kind, flags, found->seq_before, found->seq), found);
+}
+
+void settle_break(struct pass *pass)
+{
+	struct hmb_pending_break *pending = &pass->state->pending;
+
+	if (pending->state != HMB_PENDING_WAITS)
+		return;
+	tell_break(pass, pending, HMB_UNCONFIRMED);
+	pending->state = HMB_PENDING_TOLD;
+}
+
+/* What is missing between the records around a glitch, beyond it, lies in the rejects. */
+static void tell_glitch(struct pass *pass, const struct hmb_pending_break *found,
+			const struct hmb_record_hdr *hdr, uint64_t beyond)
+{
+	struct hmb_event *event;
+
+	pass->state->counters.seq_glitches++;
+	event = emit_anomaly(pass, HMB_EV_SEQ_GLITCH, 0, found->seq_before, found->seq);
+	place(event, found);
+	if (!beyond || found->state == HMB_PENDING_TOLD)
+		return;
+	event = emit_anomaly(pass, HMB_EV_GAP, HMB_GAP_REJECTS, found->seq_before, hdr->seq);
+	event->ts_ns = hdr->ts_ns;
+	event->d = beyond;
+	count_gap(pass, 0, beyond);
+}
+
+/* The record that a pending break has waited for: 1 if only the record before it was wrong. */
+static int answer_pending(struct pass *pass, const struct hmb_record_hdr *hdr)
 {
 	struct hmb_state *state = pass->state;
-	uint32_t seq = after->seq;
-	uint64_t rejected = HMB_MIN(missing, state->damaged_bytes / HMB_RECORD_HDR_SIZE);
-	uint64_t lost = missing - rejected;
-	uint64_t value[4] = { state->last_seq, seq, lost, rejected };
+	struct hmb_pending_break found = state->pending;
+	struct hmb_seq_question question = { .p = found.seq_before,
+					     .a = found.seq,
+					     .b = hdr->seq,
+					     .rejected_before = found.rejected_bytes,
+					     .rejected_after = state->damaged_bytes,
+					     .before = &found.markers_before,
+					     .after = &state->markers,
+					     .all = &found.markers };
+	enum hmb_seq_answer answer = hmb_seq_answer(&question);
 
-	if (!missing)
-		return;
-	state->counters.rejected_records += rejected;
-	state->counters.lost += lost;
-	if (lost)
-		state->counters.gaps++;
-	emit_anomaly(pass, HMB_EV_GAP, after->ts_ns, value);
-	if (state->episode_open && lost)
-		close_episode(pass, pass->cursor, seq, lost);
+	state->pending.state = HMB_PENDING_NONE;
+	if (answer == HMB_SEQ_GLITCH)
+		tell_glitch(pass, &found, hdr, (uint64_t)hmb_seq_beyond(&question));
+	else if (found.state == HMB_PENDING_WAITS)
+		tell_break(pass, &found, answer == HMB_SEQ_EITHER ? HMB_UNCONFIRMED : 0);
+	return answer == HMB_SEQ_GLITCH;
+}
+
+static void begin_break(struct pass *pass, const struct hmb_record_hdr *hdr)
+{
+	struct hmb_state *state = pass->state;
+
+	state->pending = (struct hmb_pending_break){
+		.pos = dump_pos(pass, pass->cursor),
+		.cursor = pass->cursor,
+		.ts_ns = hdr->ts_ns,
+		.host_ns = host_now(pass),
+		.rejected_bytes = state->damaged_bytes,
+		.seq_before = state->last_seq,
+		.seq = hdr->seq,
+		.markers_before = state->markers,
+		.markers = state->markers,
+		.state = HMB_PENDING_WAITS,
+		.reason = gap_reason(pass, pass->cursor),
+		.in_episode = state->episode_open,
+	};
 }
 
 /* R12: a record's seq against the last one. */
 void account_record(struct pass *pass, const struct hmb_record_hdr *hdr)
 {
 	struct hmb_state *state = pass->state;
-	uint32_t seq = hdr->seq;
-	uint32_t ahead = seq - state->last_seq;
-	uint64_t value[4] = { state->last_seq, seq, 0, 0 };
+	int settled = state->pending.state && answer_pending(pass, hdr);
 
-	if (state->have_seq) {
-		if (ahead == 0) {
-			state->counters.duplicates++;
-			emit_anomaly(pass, HMB_EV_DUPLICATE, hdr->ts_ns, value);
-		} else if (ahead >= HMB_HALF_SEQ) {
-			state->counters.sequence_resets++;
-			emit_anomaly(pass, HMB_EV_SEQ_RESET, hdr->ts_ns, value);
-		} else {
-			count_missing(pass, hdr,
-				      hmb_missing_records(&state->markers, state->last_seq, seq));
-		}
-	}
-	state->last_seq = seq;
+	if (!settled && state->have_seq &&
+	    !hmb_seq_follows(&state->markers, state->last_seq, hdr->seq))
+		begin_break(pass, hdr);
+	state->last_seq = hdr->seq;
 	state->have_seq = 1;
 	state->markers.seen = 0;
 	state->damaged_bytes = 0;
@@ -142,6 +259,8 @@ void account_marker(struct pass *pass, uint32_t seq)
 
 	if (state->have_seq)
 		hmb_remember_marker(&state->markers, state->last_seq, seq);
+	if (state->pending.state)
+		hmb_remember_marker(&state->pending.markers, state->pending.seq_before, seq);
 }
 
 /* R5: records dropped without a seq leave an episode that no gap explains. */
@@ -149,7 +268,8 @@ void expire_episode(struct pass *pass, uint32_t seq)
 {
 	struct hmb_state *state = pass->state;
 
-	if (state->episode_open && reached(pass->cursor, state->episode_head))
+	if (state->episode_open && state->pending.state != HMB_PENDING_WAITS &&
+	    reached(pass->cursor, state->episode_head))
 		close_episode(pass, pass->cursor, seq, 0);
 }
 
@@ -160,6 +280,8 @@ static void open_episode(struct pass *pass)
 	struct hmb_state *state = pass->state;
 	struct hmb_event *event;
 
+	if (state->pending.in_episode)
+		settle_break(pass);
 	if (state->episode_open)
 		close_episode(pass, pass->cursor, 0, 0);
 	event = emit(pass, HMB_EV_OVERFLOW, pass->cursor, NULL, 0);
@@ -167,7 +289,6 @@ static void open_episode(struct pass *pass)
 	event->b = state->have_seq;
 	state->counters.overflow_episodes++;
 	state->episode_open = 1;
-	state->episode_have_seq = state->have_seq;
 	state->episode_seq = state->last_seq;
 	state->episode_head = pass->head;
 }
@@ -182,7 +303,7 @@ void observe_flags(struct pass *pass, uint32_t flags)
 		emit(pass, HMB_EV_UNKNOWN_RING_FLAGS, pass->cursor, NULL, 0)->a = unknown;
 		state->ring_flags_logged |= unknown;
 	}
-	if (overflowed && state->overflow_seen == NOT_LOOKED) {
+	if (overflowed && state->overflow_seen == HMB_OVERFLOW_NOT_LOOKED) {
 		emit(pass, HMB_EV_LOSS_BEFORE, pass->cursor, NULL, 0);
 		state->counters.unknown_losses++;
 	} else if (overflowed && !state->overflow_seen) {

@@ -14,6 +14,14 @@ static inline uint64_t monotonic_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+static inline uint64_t realtime_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 static inline void sleep_ns(uint64_t ns)
 {
 	struct timespec pause = { .tv_sec = (time_t)(ns / 1000000000u),

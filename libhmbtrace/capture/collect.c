@@ -16,7 +16,6 @@
 /* Data room beyond the window: the rest of a last record, or a completed marker. */
 #define DATA_SLACK 8192u
 #define MIN_WINDOW 8192u
-#define NOT_LOOKED 2
 
 /* R6: the header is still the one that we attached to, with our tail in it. */
 static int header_is_ours(const struct hmb_ring *ring, uint64_t tail)
@@ -52,14 +51,27 @@ static void note_index(struct pass *pass)
 {
 	struct hmb_state *state = pass->state;
 
-	if (!pass->options->index_bytes ||
+	/* No mark where a file may end behind a record that still waits for its account (R12). */
+	if (!pass->options->index_bytes || state->pending.state == HMB_PENDING_WAITS ||
 	    state->pos - state->index_pos < pass->options->index_bytes)
 		return;
 	state->index_pos = state->pos;
 	state->anomalies = 0;
+	state->clock_events = 0;
 	pass->out = 0;
 	pass->run = pass->cursor;
 	emit(pass, HMB_EV_INDEX, pass->cursor, state, sizeof(*state));
+}
+
+/* A head is worth remembering once what it had published is drained: see most_unread(). */
+static void note_look(struct pass *pass)
+{
+	struct hmb_look *look = pass->state->look;
+
+	if (!reached(pass->cursor, look[0].head))
+		return;
+	look[1] = look[0];
+	look[0] = (struct hmb_look){ .head = pass->head, .tail = pass->start };
 }
 
 /* The pass's dump bytes become the stream's. */
@@ -67,6 +79,7 @@ static void finish(struct pass *pass)
 {
 	struct hmb_state *state = pass->state;
 
+	note_look(pass);
 	pass->sink->data_len += pass->out;
 	state->pos += pass->out;
 	state->tail = pass->cursor;
@@ -193,6 +206,16 @@ int64_t hmb_collect(const struct hmb_ring *ring, struct hmb_state *state,
 	return result;
 }
 
+/* Nothing is known of this ring but where tail stands. */
+static void begin_at(struct hmb_state *state, uint64_t tail)
+{
+	struct hmb_look first = { .head = tail - HMB_RECORD_ALIGN, .tail = tail };
+
+	state->tail = tail;
+	state->overflow_seen = HMB_OVERFLOW_NOT_LOOKED;
+	state->look[0] = state->look[1] = first;
+}
+
 int hmb_state_begin(struct hmb_state *state, const struct hmb_ring *ring)
 {
 	struct hmb_ring_view view;
@@ -200,20 +223,24 @@ int hmb_state_begin(struct hmb_state *state, const struct hmb_ring *ring)
 	hmb_ring_view(ring, &view);
 	if (!hmb_cursors_valid(view.head, view.tail, ring->ring_size))
 		return -EILSEQ;
-	*state = (struct hmb_state){ .tail = view.tail, .overflow_seen = NOT_LOOKED };
+	*state = (struct hmb_state){ .tail = view.tail };
+	begin_at(state, view.tail);
 	return 0;
 }
 
 void hmb_state_next_epoch(struct hmb_state *state, uint64_t tail)
 {
-	state->tail = tail;
+	begin_at(state, tail);
 	state->epoch++;
 	state->counters.epochs++;
 	state->have_seq = 0;
 	state->markers.seen = 0;
 	state->resync = 0;
 	state->damaged_bytes = 0;
-	state->overflow_seen = NOT_LOOKED;
+	state->chain = 0;
+	state->chain_may_end = 0;
+	state->pending.state = HMB_PENDING_NONE;
+	state->clock.error_ns = 0;
 	state->frozen_seen = 0;
 }
 
@@ -231,17 +258,32 @@ struct hmb_event *hmb_note_with_state(struct hmb_state *state, struct hmb_sink *
 	return emit(&pass, kind, state->tail, state, sizeof(*state));
 }
 
+int hmb_collect_release(struct hmb_state *state)
+{
+	state->chain_may_end = !!state->chain;
+	return state->chain_may_end;
+}
+
+void hmb_settle_break(struct hmb_state *state, struct hmb_sink *sink)
+{
+	struct pass pass = {
+		.sink = sink, .state = state, .cursor = state->tail, .run = state->tail
+	};
+
+	settle_break(&pass);
+}
+
 int hmb_collect_finish(struct hmb_state *state, struct hmb_sink *sink)
 {
 	struct pass pass = {
 		.sink = sink, .state = state, .cursor = state->tail, .run = state->tail
 	};
 
-	if (!state->episode_open)
-		return 0;
-	if (event_room(sink) < sizeof(struct hmb_event))
+	if (event_room(sink) < hmb_collect_min_events())
 		return -ENOSPC;
-	close_episode(&pass, state->tail, 0, 0);
+	settle_break(&pass);
+	if (state->episode_open)
+		close_episode(&pass, state->tail, 0, 0);
 	return 0;
 }
 

@@ -8,13 +8,14 @@
  * at its next start (hmb_spool_continues), and takes them once.
  */
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
 
 #include "barrier.h"
 #include "clock.h"
+#include "clock_watch.h"
 #include "core.h"
 #include "pass.h"
+#include "testpoint.h"
 
 #define EAGER_BYTES 65536u /* so much unread is worth a pass at once */
 #define SHORTEST_SLEEP_NS 20000u /* below it the sleep costs more than it saves */
@@ -98,18 +99,11 @@ static void note_fill(struct hmb_collector *c, const struct hmb_commit *last, ui
 
 /* ---- commit ---- */
 
-static void kill_if(struct hmb_collector *c, uint32_t step)
-{
-	if (c->kill_at == step && c->kill_after == 1)
-		raise(SIGKILL);
-}
-
 /* Publish what a pass put into the sink: from here on it survives us. */
 static void publish_pass(struct hmb_collector *c, struct hmb_commit *last,
 			 const struct hmb_sink *sink, uint64_t head)
 {
 	uint64_t before = last->state.tail;
-	uint32_t kill_at = c->kill_after == 1 ? c->kill_at : HMB_KILL_NEVER;
 
 	*last = (struct hmb_commit){ .data_head = last->data_head + sink->data_len,
 				     .journal_head = last->journal_head + sink->events_len,
@@ -117,9 +111,9 @@ static void publish_pass(struct hmb_collector *c, struct hmb_commit *last,
 				     .tail_after = c->state.tail,
 				     .head_seen = head,
 				     .state = c->state };
-	kill_if(c, HMB_KILL_BEFORE_COMMIT);
-	hmb_spool_commit(&c->spool, last, kill_at);
-	kill_if(c, HMB_KILL_AFTER_COMMIT);
+	testpoint(HMB_TESTPOINT_BEFORE_COMMIT);
+	hmb_spool_commit(&c->spool, last);
+	testpoint(HMB_TESTPOINT_AFTER_COMMIT);
 }
 
 /* Hand the ring bytes back that the last commit took. */
@@ -128,8 +122,7 @@ static int store_tail(struct hmb_collector *c, const struct hmb_commit *last)
 	if (last->tail_after == last->tail_before)
 		return 0;
 	c->error = hmb_ring_store_tail(&c->ring, last->tail_before, last->tail_after);
-	kill_if(c, HMB_KILL_AFTER_TAIL);
-	c->kill_after -= c->kill_after > 1;
+	testpoint(HMB_TESTPOINT_AFTER_TAIL);
 	if (c->error == -ESTALE)
 		return HMB_STOP_REINIT;
 	return c->error ? HMB_STOP_DEVICE : 0;
@@ -198,16 +191,31 @@ static int store_tail_of_pass(struct hmb_collector *c, const struct hmb_commit *
  * pass before: head has moved since, and this pass has drained it.
  */
 static void note_clock(struct hmb_collector *c, struct loop *loop, struct hmb_sink *sink,
-		       uint64_t head)
+		       uint64_t age_ns)
 {
-	struct hmb_event *event;
-
-	if (c->state.tail != head || head == loop->last_head ||
-	    loop->now_ns - loop->last_clock_ns < CLOCK_PAIR_NS)
+	if (!age_ns || (loop->last_clock_ns && loop->now_ns - loop->last_clock_ns < CLOCK_PAIR_NS))
 		return;
-	event = hmb_note(&c->state, sink, HMB_EV_CLOCK);
-	event->a = monotonic_ns() - loop->last_pass_ns;
+	hmb_note(&c->state, sink, HMB_EV_CLOCK)->a = age_ns;
 	loop->last_clock_ns = loop->now_ns;
+}
+
+/* What a pass that took something says about the firmware's clock. */
+static void watch_clock(struct hmb_collector *c, struct loop *loop, const struct hmb_commit *last,
+			struct hmb_sink *sink, uint64_t head)
+{
+	struct hmb_clock_look look = { .pos = last->state.pos,
+				       .ts_ns = last->state.last_ts_ns,
+				       .data = sink->data,
+				       .data_len = sink->data_len,
+				       .had_record = last->state.epoch == c->state.epoch &&
+						     last->state.have_seq };
+
+	if (c->state.tail == head && head != loop->last_head)
+		look.age_ns = monotonic_ns() - loop->last_pass_ns;
+	if (c->state.counters.records != last->state.counters.records &&
+	    hmb_watch_clock(&c->state, sink, &look))
+		loop->last_clock_ns = 0;
+	note_clock(c, loop, sink, look.age_ns);
 }
 
 /* ---- one turn of the loop ---- */
@@ -279,12 +287,13 @@ static int64_t pass(struct hmb_collector *c, struct loop *loop, struct hmb_commi
 	int64_t result;
 
 	note_fill(c, last, head);
-	kill_if(c, HMB_KILL_BEFORE_COPY);
+	testpoint(HMB_TESTPOINT_BEFORE_COPY);
 	result = collect(c, last, &sink, &head, &witness);
 	if (result > 0)
-		note_clock(c, loop, &sink, head);
+		watch_clock(c, loop, last, &sink, head);
 	loop->last_head = head;
-	if (result < 0 || (!result && !sink.events_len))
+	/* A chain that waits is state that a later pass depends on: a restart must know it. */
+	if (result < 0 || (!result && !sink.events_len && c->state.chain == last->state.chain))
 		return result;
 	publish_pass(c, last, &sink, head);
 	*stop = store_tail_of_pass(c, last, &witness);
@@ -299,8 +308,24 @@ static int note_state(struct hmb_collector *c, struct hmb_commit *last, uint16_t
 	open_sink(c, last, &sink);
 	if (sink.events_cap < hmb_collect_min_events())
 		return -ENOSPC;
+	if (kind == HMB_EV_FROZEN)
+		hmb_settle_break(&c->state, &sink);
 	hmb_note(&c->state, &sink, kind)->a = value;
 	return commit(c, last, &sink, value);
+}
+
+/*
+ * R9: what waits for more in vain is taken before we end or rest.  Committed first, so that a
+ * restart takes the same pass again as we do.
+ */
+static int release_chain(struct hmb_collector *c, struct hmb_commit *last)
+{
+	struct hmb_sink sink = { 0 };
+
+	if (!hmb_collect_release(&c->state))
+		return 0;
+	publish_pass(c, last, &sink, last->head_seen);
+	return 1;
 }
 
 /* R5: FROZEN seen, and what a last acquire load of head shows is drained. */
@@ -309,6 +334,8 @@ static int check_frozen(struct hmb_collector *c, struct hmb_commit *last)
 	int frozen = !!(load_flags(c) & HMB_RING_FLAG_FROZEN);
 	uint64_t head = load_head(c);
 
+	if (frozen && release_chain(c, last))
+		return 0;
 	if (frozen == c->state.frozen_seen)
 		return frozen && !c->keep_frozen && head == c->state.tail ? HMB_STOP_FROZEN : 0;
 	if (frozen && head != c->state.tail && head != c->ring_head)
@@ -413,6 +440,8 @@ static int turn(struct hmb_collector *c, struct loop *loop, struct hmb_commit *l
 		return handle_failure(c, loop, result);
 	loop->invalid_since_ns = 0;
 	done = check_done(c, loop, result);
+	if (done && release_chain(c, last))
+		return 0;
 	if (result == 0 || done)
 		stop = check_frozen(c, last);
 	if (!stop || c->once || loop->stopping)
@@ -517,7 +546,7 @@ int hmb_collector_begin(struct hmb_collector *c)
 		return err;
 	first.tail_before = first.tail_after = first.head_seen = c->state.tail;
 	first.state = c->state;
-	hmb_spool_commit(&c->spool, &first, HMB_KILL_NEVER);
+	hmb_spool_commit(&c->spool, &first);
 	return 0;
 }
 
@@ -536,7 +565,7 @@ int hmb_collector_finish(struct hmb_collector *c)
 
 	hmb_spool_read_commit(&c->spool, &last);
 	open_sink(c, &last, &sink);
-	if (!c->state.episode_open)
+	if (!c->state.episode_open && c->state.pending.state != HMB_PENDING_WAITS)
 		return 0;
 	if (hmb_collect_finish(&c->state, &sink))
 		return -ENOSPC;

@@ -12,7 +12,9 @@
 #include "sequence.h"
 
 #define ALIKE_ENOUGH 4u /* records of one length in a row before more of them are looked for */
-#define KNOWN_RECORD_FLAGS (HMB_REC_FLAG_WRAP_MARKER | HMB_REC_FLAG_TRUNCATED)
+#define CHAIN 4u /* R9: records in sequence that make a restart believable */
+/* Waiting for more of a chain, leave room for it: the largest record and a lap end before it. */
+#define ROOM_TO_WAIT 8192u
 
 /* What one step came to. */
 enum outcome {
@@ -54,10 +56,10 @@ static int valid_at(const struct pass *pass, uint64_t cursor, struct hmb_record_
 	header_at(pass, cursor, hdr);
 	if (hdr->magic != HMB_RECORD_MAGIC)
 		return 0;
-	if (hdr->flags & HMB_MARKER)
+	if (hmb_is_marker(hdr))
 		return 1;
 	return hdr->payload_len <= HMB_RECORD_MAX_PAYLOAD &&
-	       record_span(hdr) <= pass->head - cursor;
+	       hmb_record_span(hdr) <= pass->head - cursor;
 }
 
 /* Where the thing after a valid header begins (R3: also across the lap's end). */
@@ -66,9 +68,9 @@ static uint64_t successor_of(const struct pass *pass, uint64_t cursor,
 {
 	uint64_t end, left;
 
-	if (hdr->flags & HMB_MARKER)
+	if (hmb_is_marker(hdr))
 		return cursor + left_in_lap(pass->ring, cursor);
-	end = cursor + record_span(hdr);
+	end = cursor + hmb_record_span(hdr);
 	left = left_in_lap(pass->ring, end);
 	return left < HMB_RECORD_HDR_SIZE ? end + left : end;
 }
@@ -88,7 +90,7 @@ static int confirmed(const struct pass *pass, const struct hmb_record_hdr *hdr)
 	struct hmb_record_hdr next;
 	uint64_t successor = successor_of(pass, pass->cursor, hdr);
 
-	return record_span(hdr) <= left_in_lap(pass->ring, pass->cursor) &&
+	return hmb_record_span(hdr) <= left_in_lap(pass->ring, pass->cursor) &&
 	       !reached(successor, pass->head) && valid_at(pass, successor, &next) &&
 	       next.seq == hdr->seq + 1;
 }
@@ -96,7 +98,7 @@ static int confirmed(const struct pass *pass, const struct hmb_record_hdr *hdr)
 /* R8: a believable header with the next seq stands inside the record's own span. */
 static int swallows_next(const struct pass *pass, const struct hmb_record_hdr *hdr)
 {
-	uint64_t end = pass->cursor + record_span(hdr);
+	uint64_t end = pass->cursor + hmb_record_span(hdr);
 	struct hmb_record_hdr inner;
 
 	for (uint64_t c = pass->cursor + HMB_RECORD_ALIGN; c != end; c += HMB_RECORD_ALIGN)
@@ -155,9 +157,10 @@ static enum outcome take_gap_marker(struct pass *pass, uint64_t left)
 	struct hmb_record_hdr marker = { .ts_ns = pass->state->last_ts_ns };
 
 	memcpy(&marker, at(pass, pass->cursor), left);
-	marker = (struct hmb_record_hdr){
-		.magic = marker.magic, .seq = marker.seq, .ts_ns = marker.ts_ns, .flags = HMB_MARKER
-	};
+	marker = (struct hmb_record_hdr){ .magic = marker.magic,
+					  .seq = marker.seq,
+					  .ts_ns = marker.ts_ns,
+					  .flags = HMB_REC_FLAG_WRAP_MARKER };
 	account_marker(pass, marker.seq);
 	pass->state->counters.partial_markers++;
 	settle(pass);
@@ -189,14 +192,14 @@ static void clean_marker(struct pass *pass, struct hmb_record_hdr *marker)
 {
 	struct hmb_event *event;
 
-	if (!marker->payload_len && !(marker->flags & ~KNOWN_RECORD_FLAGS))
+	if (!marker->payload_len && !(marker->flags & ~HMB_KNOWN_RECORD_FLAGS))
 		return;
 	event = emit(pass, HMB_EV_REJECT, pass->cursor, marker, sizeof(*marker));
 	event->reason = HMB_REJECT_MARKER;
 	pass->state->counters.rejected_bytes += sizeof(*marker);
 	pass->state->counters.markers_cleaned++;
 	marker->payload_len = 0;
-	marker->flags &= KNOWN_RECORD_FLAGS;
+	marker->flags &= HMB_KNOWN_RECORD_FLAGS;
 }
 
 /* R3.1: a whole marker; the rest of the lap is skipped, but never past head. */
@@ -240,7 +243,7 @@ static void note_first(struct hmb_state *state, const struct hmb_record_hdr *hdr
 static void keep_record(struct pass *pass, const struct hmb_record_hdr *hdr)
 {
 	struct hmb_counters *counters = &pass->state->counters;
-	uint64_t span = record_span(hdr);
+	uint64_t span = hmb_record_span(hdr);
 
 	note_first(pass->state, hdr);
 	zero_padding((struct hmb_record_hdr *)at(pass, pass->cursor));
@@ -254,7 +257,7 @@ static void keep_record(struct pass *pass, const struct hmb_record_hdr *hdr)
 static enum outcome take_record(struct pass *pass, const struct hmb_record_hdr *hdr)
 {
 	struct hmb_state *state = pass->state;
-	int unknown = !!(hdr->flags & ~KNOWN_RECORD_FLAGS);
+	int unknown = !!(hdr->flags & ~HMB_KNOWN_RECORD_FLAGS);
 
 	account_record(pass, hdr);
 	expire_episode(pass, hdr->seq);
@@ -262,43 +265,125 @@ static enum outcome take_record(struct pass *pass, const struct hmb_record_hdr *
 	state->counters.unknown_flags += unknown;
 	if (unknown && !pass->options->keep_unknown_flags) {
 		state->counters.rejected_records++;
-		reject(pass, HMB_REJECT_UNKNOWN_FLAGS, record_span(hdr));
+		reject(pass, HMB_REJECT_UNKNOWN_FLAGS, hmb_record_span(hdr));
 	} else {
 		keep_record(pass, hdr);
 	}
 	return GO_ON;
 }
 
-/* R9: whether the stream can go on at cursor. */
-static int resumes_at(const struct pass *pass, uint64_t cursor)
+/* ---- damage (R9) ---- */
+
+enum verdict {
+	PASS_OVER,
+	RESUME,
+	WAIT_FOR_MORE, /* a chain that ends at head: the next pass may confirm it */
+};
+
+/* Valid headers one after another, with the seqs of one sequence. */
+struct chain {
+	uint32_t links;
+	uint32_t records;
+	uint32_t seq; /* of the last record */
+	uint32_t
+		skips; /* markers since, and lap ends that may be one: each may have used a number */
+};
+
+static int joins(struct chain *chain, const struct hmb_record_hdr *hdr)
+{
+	if (hmb_is_marker(hdr)) {
+		chain->skips++;
+	} else if (chain->records && hdr->seq - chain->seq - 1 > chain->skips) {
+		return 0;
+	} else {
+		chain->seq = hdr->seq;
+		chain->skips = 0;
+		chain->records++;
+	}
+	chain->links++;
+	return 1;
+}
+
+/* The chain that begins with the header at cursor, up to CHAIN records; 1: it ends at head. */
+static int follow_chain(const struct pass *pass, uint64_t cursor, struct hmb_record_hdr *hdr,
+			struct chain *chain)
+{
+	while (joins(chain, hdr)) {
+		uint64_t end = cursor + hmb_record_span(hdr);
+
+		cursor = successor_of(pass, cursor, hdr);
+		if (reached(cursor, pass->head))
+			return 1;
+		chain->skips += !hmb_is_marker(hdr) && cursor != end;
+		if (chain->records == CHAIN || !valid_at(pass, cursor, hdr))
+			return 0;
+	}
+	return 0;
+}
+
+/* R9.3: whether records that do not follow from the last good one are a restart. */
+static enum verdict judge_chain(struct pass *pass, uint64_t cursor, struct hmb_record_hdr *hdr)
+{
+	struct hmb_state *state = pass->state;
+	struct chain chain = { 0 };
+	int at_head = follow_chain(pass, cursor, hdr, &chain);
+	int grown = state->chain && cursor == pass->start && chain.links > state->chain;
+	int crowded = pass->ring->ring_size - (pass->head - cursor) < ROOM_TO_WAIT;
+
+	if (chain.records == CHAIN)
+		return RESUME;
+	if (!at_head)
+		return PASS_OVER;
+	if (grown || crowded || (state->chain_may_end && cursor == pass->start))
+		return RESUME;
+	state->chain = (uint8_t)HMB_MIN(chain.links, UINT8_MAX);
+	state->chain_may_end = 0;
+	return WAIT_FOR_MORE;
+}
+
+/*
+ * R9: whether the stream can go on at cursor.  An earlier lap can have left records here that
+ * are behind by what a lap holds at most; nothing older, once a whole lap was passed over.
+ */
+static enum verdict judge_candidate(struct pass *pass, uint64_t cursor)
 {
 	const struct hmb_state *state = pass->state;
+	uint32_t last = state->pending.state ? state->pending.seq_before : state->last_seq;
+	uint64_t rejected = state->damaged_bytes + (cursor - pass->cursor);
 	struct hmb_record_hdr hdr;
-	uint32_t ahead;
 
-	if (!valid_at(pass, cursor, &hdr))
-		return 0;
-	ahead = hdr.seq - state->last_seq;
-	if (state->have_seq && (ahead == 0 || ahead >= HMB_HALF_SEQ))
-		return 0;
-	return continues(pass, cursor, &hdr);
+	if (!valid_at(pass, cursor, &hdr) || !continues(pass, cursor, &hdr))
+		return PASS_OVER;
+	if (!state->have_seq || hmb_seq_ahead(last, hdr.seq))
+		return RESUME;
+	if (last - hdr.seq <= pass->ring->ring_size / HMB_RECORD_HDR_SIZE &&
+	    rejected < pass->ring->ring_size)
+		return PASS_OVER;
+	return judge_chain(pass, cursor, &hdr);
 }
 
 /* R9: reject up to where the stream goes on, as far as the window and the room reach. */
 static enum outcome resync(struct pass *pass, uint16_t reason, uint64_t from)
 {
+	struct hmb_state *state = pass->state;
 	uint64_t room = event_room(pass->sink) - HMB_EVENT_SLACK;
 	uint64_t n = HMB_MIN(pass->window_end - pass->cursor, room & ~(uint64_t)7);
 	uint64_t limit = pass->cursor + n, c = from;
+	enum verdict verdict = PASS_OVER;
 
-	while (c != limit && !resumes_at(pass, c))
-		c += HMB_RECORD_ALIGN;
+	for (; c != limit; c += HMB_RECORD_ALIGN) {
+		verdict = judge_candidate(pass, c);
+		if (verdict != PASS_OVER)
+			break;
+	}
 	/* At the limit nobody has looked yet: the next step, or the next pass, begins there. */
-	pass->state->resync = c == limit ? (uint8_t)reason : 0;
-	pass->state->damaged_bytes += c - pass->cursor;
+	state->resync = verdict == RESUME ? 0 : (uint8_t)reason;
+	if (verdict != WAIT_FOR_MORE)
+		state->chain = state->chain_may_end = 0;
+	state->damaged_bytes += c - pass->cursor;
 	if (c != pass->cursor)
 		reject(pass, reason, c - pass->cursor);
-	return GO_ON;
+	return verdict == WAIT_FOR_MORE ? PASS_ENDS : GO_ON;
 }
 
 static enum outcome enter_resync(struct pass *pass, uint16_t reason)
@@ -327,9 +412,9 @@ static enum outcome step(struct pass *pass)
 		extend_copy(pass, pass->cursor + sizeof(hdr));
 	if (!valid_at(pass, pass->cursor, &hdr))
 		return enter_resync(pass, HMB_REJECT_DAMAGED);
-	if (hdr.flags & HMB_MARKER)
+	if (hmb_is_marker(&hdr))
 		return take_marker(pass, (struct hmb_record_hdr *)at(pass, pass->cursor));
-	extend_copy(pass, pass->cursor + record_span(&hdr));
+	extend_copy(pass, pass->cursor + hmb_record_span(&hdr));
 	if (!confirmed(pass, &hdr) && swallows_next(pass, &hdr))
 		return enter_resync(pass, HMB_REJECT_LYING_LENGTH);
 	return take_record(pass, &hdr);
@@ -340,7 +425,7 @@ static enum outcome step(struct pass *pass)
 static int plain_run_possible(const struct hmb_state *state)
 {
 	return state->have_seq && !state->markers.seen && !state->resync && !state->episode_open &&
-	       state->have_first && !state->damaged_bytes;
+	       state->have_first && !state->damaged_bytes && !state->pending.state;
 }
 
 /* A run of plain records, as far as it was taken. */
@@ -372,9 +457,9 @@ static int confirms(const struct bounds *bounds, struct hmb_record_hdr *next, ui
 	if ((const uint8_t *)(next + 1) > bounds->window || next->magic != HMB_RECORD_MAGIC ||
 	    next->seq != seq)
 		return 0;
-	return next->flags & HMB_MARKER ||
+	return hmb_is_marker(next) ||
 	       (next->payload_len <= HMB_RECORD_MAX_PAYLOAD &&
-		(const uint8_t *)behind(next, record_span(next)) <= bounds->head);
+		(const uint8_t *)behind(next, hmb_record_span(next)) <= bounds->head);
 }
 
 /* How many records like the plain one at first, of the same length, follow each other from there. */
@@ -400,7 +485,7 @@ static uint64_t count_alike(const struct hmb_record_hdr *first, const uint8_t *l
  */
 static struct run take_alike(struct run run, const uint8_t *limit)
 {
-	uint64_t span = record_span(run.next), n = count_alike(run.next, limit, span);
+	uint64_t span = hmb_record_span(run.next), n = count_alike(run.next, limit, span);
 
 	if (n < 2)
 		return run;
@@ -421,7 +506,7 @@ static struct run take_plain(struct run run, const struct bounds bounds)
 	uint32_t alike = 0; /* records of the same length in a row */
 
 	while (is_plain(run.next, run.seq + 1)) {
-		struct hmb_record_hdr *hdr = run.next, *next = behind(hdr, record_span(hdr));
+		struct hmb_record_hdr *hdr = run.next, *next = behind(hdr, hmb_record_span(hdr));
 
 		if (!confirms(&bounds, next, run.seq + 2))
 			break;

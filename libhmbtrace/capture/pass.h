@@ -7,8 +7,9 @@
 
 #include "copy.h"
 #include "core.h"
+#include "record.h"
 
-#define HMB_MARKER HMB_REC_FLAG_WRAP_MARKER
+#define HMB_OVERFLOW_NOT_LOOKED 2 /* hmb_state.overflow_seen */
 /* Event room that one step may need: a rejected record and a handful of notes. */
 #define HMB_EVENT_SLACK 8192u
 
@@ -27,6 +28,7 @@ struct pass {
 	uint64_t run; /* good bytes since here are not yet moved to their place */
 	uint64_t out; /* dump bytes that are in their place */
 	uint64_t host_ns;
+	struct hmb_event unwritten; /* where one goes that is only counted */
 };
 
 static inline uint64_t left_in_lap(const struct hmb_ring *ring, uint64_t cursor)
@@ -38,11 +40,6 @@ static inline uint64_t left_in_lap(const struct hmb_ring *ring, uint64_t cursor)
 static inline int reached(uint64_t a, uint64_t b)
 {
 	return (int64_t)(a - b) >= 0;
-}
-
-static inline uint64_t record_span(const struct hmb_record_hdr *hdr)
-{
-	return HMB_RECORD_HDR_SIZE + hmb_align8(hdr->payload_len);
 }
 
 static inline const struct hmb_ring_hdr *ring_header(const struct hmb_ring *ring)
@@ -76,6 +73,8 @@ struct hmb_event *emit(struct pass *pass, uint16_t kind, uint64_t cursor, const 
 		       uint32_t length);
 void account_record(struct pass *pass, const struct hmb_record_hdr *hdr);
 void account_marker(struct pass *pass, uint32_t seq);
+/* R12: a break that waits is told as it looks, unconfirmed. Needs room for two events. */
+void settle_break(struct pass *pass);
 void close_episode(struct pass *pass, uint64_t cursor, uint32_t first_after, uint64_t lost);
 void expire_episode(struct pass *pass, uint32_t seq);
 void observe_flags(struct pass *pass, uint32_t flags);
@@ -102,5 +101,8 @@ struct hmb_event *hmb_note(struct hmb_state *state, struct hmb_sink *sink, uint1
 /* The same, with a copy of the state behind it. */
 struct hmb_event *hmb_note_with_state(struct hmb_state *state, struct hmb_sink *sink,
 				      uint16_t kind);
+
+/* R12: nothing more comes for now; see settle_break(). */
+void hmb_settle_break(struct hmb_state *state, struct hmb_sink *sink);
 
 #endif

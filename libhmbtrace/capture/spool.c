@@ -8,7 +8,6 @@
  * release store: a process killed at any instruction leaves the old commit or
  * the new one, never a mixture.
  */
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,6 +17,7 @@
 #include "copy.h"
 #include "core.h"
 #include "pass.h"
+#include "testpoint.h"
 
 #define SPOOL_MAGIC 0x4C4F4F5053424D48u /* "HMBSPOOL" in memory order */
 #define SPOOL_VERSION 2u
@@ -339,15 +339,14 @@ void hmb_spool_read_writer(const struct hmb_spool *spool, struct hmb_writer_comm
 	read_slot(&block->generation, block->slot, sizeof(*commit), commit);
 }
 
-void hmb_spool_commit(struct hmb_spool *spool, const struct hmb_commit *commit, uint32_t kill_at)
+void hmb_spool_commit(struct hmb_spool *spool, const struct hmb_commit *commit)
 {
 	struct collector_block *block = collector_block(spool);
 	uint64_t next = published((uint32_t)block->generation + 1);
 
 	write_slot(next, block->slot, sizeof(*commit), commit);
 	block->check[next & 1] = check_of(next, commit, sizeof(*commit));
-	if (kill_at == HMB_KILL_INSIDE_COMMIT)
-		raise(SIGKILL);
+	testpoint(HMB_TESTPOINT_INSIDE_COMMIT);
 	/* Publish: data and journal bytes are in place. Pairs with read_slot() and the heads below. */
 	__atomic_store_n(&block->generation, next, __ATOMIC_RELEASE);
 	__atomic_store_n(&block->journal_head, commit->journal_head, __ATOMIC_RELEASE);

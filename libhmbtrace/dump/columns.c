@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core.h"
+#include "record.h"
 
 /* Widths known at compile time become single loads and stores. */
 #define GATHER(width)                                                                        \
@@ -37,9 +38,7 @@ static uint64_t record_size(const uint8_t *record)
 	struct hmb_record_hdr hdr;
 
 	memcpy(&hdr, record, sizeof(hdr)); /* a .pccx payload begins anywhere */
-	if (hdr.flags & HMB_REC_FLAG_WRAP_MARKER)
-		return HMB_RECORD_HDR_SIZE;
-	return HMB_RECORD_HDR_SIZE + hmb_align8(hdr.payload_len);
+	return hmb_dumped_span(&hdr);
 }
 
 uint64_t hmb_copy_records(const uint8_t *data, uint64_t base, const uint64_t *offsets, uint64_t n,

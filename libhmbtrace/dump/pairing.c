@@ -43,17 +43,10 @@ static void single_open(struct hmb_pair_rows *batch, const struct hmb_open *open
 	};
 }
 
-/* A begin under the key of another begin: the earlier one has lost its end. */
 static void begin_row(struct hmb_open_table *table, struct hmb_pair_rows *batch, uint64_t i,
 		      uint64_t key, const struct hmb_rule *rule)
 {
-	struct hmb_open *slot = hmb_open_find(table, key, rule->pair + 1u);
-
-	if (slot->pair)
-		single_open(batch, slot);
-	else
-		table->used++;
-	*slot = (struct hmb_open){
+	struct hmb_open lost, begin = {
 		.key = key,
 		.ts_ns = batch->ts_ns[i],
 		.ref = batch->row_base + i,
@@ -61,31 +54,34 @@ static void begin_row(struct hmb_open_table *table, struct hmb_pair_rows *batch,
 		.opcode = batch->opcode[i],
 		.cpu = batch->cpu[i],
 	};
+
+	if (hmb_pair_begin(table, &begin, &lost) == HMB_MET_BEGIN)
+		single_open(batch, &lost);
 }
 
-/* An end before its begin (the clock went back) is not the end of that begin. */
 static void end_row(struct hmb_open_table *table, struct hmb_pair_rows *batch, uint64_t i,
 		    uint64_t key, const struct hmb_rule *rule)
 {
-	struct hmb_open *slot = hmb_open_find(table, key, rule->pair + 1u);
+	struct hmb_open begin;
+	enum hmb_meeting met = hmb_pair_end(table, key, rule->pair + 1u, batch->ts_ns[i], &begin);
 
-	if (!slot->pair || batch->ts_ns[i] < slot->ts_ns) {
+	if (met == HMB_MET_NOTHING) {
 		single_row(batch, i, key, rule);
 		return;
 	}
 	batch->matches[batch->matches_len++] = (struct hmb_match){
-		.begin_row = slot->ref,
+		.begin_row = begin.ref,
 		.end_row = batch->row_base + i,
-		.begin_ts_ns = slot->ts_ns,
+		.begin_ts_ns = begin.ts_ns,
 		.end_ts_ns = batch->ts_ns[i],
 		.key = key,
-		.begin_opcode = slot->opcode,
+		.begin_opcode = begin.opcode,
 		.end_opcode = batch->opcode[i],
-		.begin_cpu = slot->cpu,
+		.begin_cpu = begin.cpu,
 		.end_cpu = batch->cpu[i],
 		.pair = rule->pair,
+		.uncertain = met == HMB_MET_OTHER_PIECE,
 	};
-	hmb_open_remove(table, slot);
 }
 
 static void pair_row(struct hmb_open_table *table, struct hmb_pair_rows *batch, uint64_t i,
@@ -111,6 +107,9 @@ int hmb_pair_rows(const struct hmb_rules *rules, struct hmb_open_table *open,
 		uint64_t i = batch->done;
 		const struct hmb_rule *rule = &rules->rules[rules->index[batch->opcode[i]]];
 
+		for (; batch->cuts_done < batch->cuts_len && batch->cuts[batch->cuts_done] <= i;
+		     batch->cuts_done++)
+			open->piece++;
 		if (rule->kind < HMB_RULE_BEGIN || (batch->flags[i] & HMB_REC_FLAG_WRAP_MARKER))
 			continue;
 		if (hmb_open_full(open))
@@ -118,4 +117,16 @@ int hmb_pair_rows(const struct hmb_rules *rules, struct hmb_open_table *open,
 		pair_row(open, batch, i, rule);
 	}
 	return 0;
+}
+
+uint64_t hmb_durations_ns(const uint64_t *values, uint64_t n, uint32_t size, uint32_t is_signed,
+			  uint64_t mul, uint64_t div, uint64_t *out, uint8_t *valid)
+{
+	uint64_t invalid = 0;
+
+	for (uint64_t i = 0; i < n; i++) {
+		valid[i] = (uint8_t)hmb_duration_ns(values[i], size, is_signed, mul, div, &out[i]);
+		invalid += !valid[i];
+	}
+	return invalid;
 }

@@ -19,6 +19,7 @@ static const char HEX_UPPER[] = "0123456789ABCDEF";
 struct writer {
 	char *at;
 	char *end;
+	char *mark; /* where the text began that HMB_PUT_GUARD looks at */
 	int full;
 };
 
@@ -265,25 +266,72 @@ static uint64_t utf8_length(const uint8_t *text, uint64_t left)
 	return length;
 }
 
-static void put_control(struct writer *w, uint8_t byte, uint32_t escape)
-{
-	char text[7];
-	int length = snprintf(text, sizeof(text), escape == HMB_ESCAPE_JSON ? "\\u%04x" : "\\x%02x",
-			      byte);
+/* Characters that are shown and not obeyed, ASCII ones aside: src/hmb_trace/escapes.py. */
+static const struct {
+	uint32_t first, last;
+} UNSAFE[] = {
+	{ 0x80, 0x9f },	      { 0xad, 0xad },	  { 0x61c, 0x61c },   { 0x180e, 0x180e },
+	{ 0x200b, 0x200f },   { 0x2028, 0x202e }, { 0x2060, 0x206f }, { 0x3164, 0x3164 },
+	{ 0xfeff, 0xfeff },   { 0xffa0, 0xffa0 }, { 0xfff9, 0xfffb }, { 0x1d173, 0x1d17a },
+	{ 0xe0000, 0xe007f },
+};
 
+/* The code point of a valid sequence of 2 to 4 bytes. */
+static uint32_t code_point(const uint8_t *text, uint64_t length)
+{
+	uint32_t code = text[0] & (0xffu >> (length + 1));
+
+	for (uint64_t i = 1; i < length; i++)
+		code = code << 6 | (text[i] & 0x3f);
+	return code;
+}
+
+static int is_unsafe(uint32_t code)
+{
+	for (uint32_t i = 0; i < sizeof(UNSAFE) / sizeof(UNSAFE[0]); i++) {
+		if (code <= UNSAFE[i].last)
+			return code >= UNSAFE[i].first;
+	}
+	return 0;
+}
+
+static void put_escaped(struct writer *w, uint32_t code, uint32_t escape)
+{
+	char text[16];
+	int length;
+
+	if (escape == HMB_ESCAPE_JSON && code > 0xffff)
+		length = snprintf(text, sizeof(text), "\\u%04x\\u%04x",
+				  0xd800 + ((code - 0x10000) >> 10), 0xdc00 + (code & 0x3ff));
+	else if (code > 0xffff)
+		length = snprintf(text, sizeof(text), "\\U%08x", code);
+	else if (escape == HMB_ESCAPE_JSON || code > 0xff)
+		length = snprintf(text, sizeof(text), "\\u%04x", code);
+	else
+		length = snprintf(text, sizeof(text), "\\x%02x", code);
 	put(w, text, (uint64_t)length);
 }
 
 static void put_ascii(struct writer *w, uint8_t byte, uint32_t escape)
 {
 	if (byte < 0x20 || byte == 0x7f)
-		put_control(w, byte, escape);
+		put_escaped(w, byte, escape);
 	else if (escape == HMB_ESCAPE_JSON && (byte == '"' || byte == '\\'))
 		put(w, byte == '"' ? "\\\"" : "\\\\", 2);
 	else if (escape == HMB_ESCAPE_CSV && byte == '"')
 		put(w, "\"\"", 2);
 	else
 		put(w, (const char *)&byte, 1);
+}
+
+static void put_wide(struct writer *w, const uint8_t *text, uint64_t length, uint32_t escape)
+{
+	uint32_t code = code_point(text, length);
+
+	if (is_unsafe(code))
+		put_escaped(w, code, escape);
+	else
+		put(w, (const char *)text, length);
 }
 
 static void put_chars(struct writer *w, const struct hmb_cell *cell, const uint8_t *text)
@@ -299,7 +347,7 @@ static void put_chars(struct writer *w, const struct hmb_cell *cell, const uint8
 		else if (step == 1)
 			put_ascii(w, text[i], cell->escape);
 		else
-			put(w, (const char *)text + i, step);
+			put_wide(w, text + i, step, cell->escape);
 		i += step ? step : 1;
 	}
 	fill(w, ' ', space);
@@ -389,6 +437,20 @@ static void put_row_text(struct writer *w, const struct row *row)
 	put(w, row->render->row_text + begin[0], begin[1] - begin[0]);
 }
 
+/* What a spreadsheet would take for a formula begins with an apostrophe instead. */
+static void guard(struct writer *w)
+{
+	if (w->full || w->at == w->mark || !memchr("=+-@", *w->mark, 4))
+		return;
+	if (w->at == w->end) {
+		w->full = 1;
+		return;
+	}
+	memmove(w->mark + 1, w->mark, (size_t)(w->at - w->mark));
+	*w->mark = '\'';
+	w->at++;
+}
+
 static void put_cell(struct writer *w, const struct hmb_cell *cell, const struct row *row)
 {
 	const uint8_t *field = row->record + cell->at;
@@ -411,6 +473,8 @@ static void put_cell(struct writer *w, const struct hmb_cell *cell, const struct
 		put_chars(w, cell, field);
 		break;
 	case HMB_PUT_HEX:
+		if (cell->flags & HMB_CELL_HEX_MARK)
+			put(w, "hex:", 4);
 		put_hex(w, field, cell->width ? cell->width : row->payload_len);
 		break;
 	case HMB_PUT_SECONDS:
@@ -427,6 +491,12 @@ static void put_cell(struct writer *w, const struct hmb_cell *cell, const struct
 		break;
 	case HMB_PUT_ROW_TEXT:
 		put_row_text(w, row);
+		break;
+	case HMB_PUT_MARK:
+		w->mark = w->at;
+		break;
+	case HMB_PUT_GUARD:
+		guard(w);
 		break;
 	}
 }

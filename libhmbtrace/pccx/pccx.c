@@ -28,15 +28,16 @@ static inline uint64_t cycles_of(struct hmb_event_maker *maker, uint64_t ts_ns)
 static uint64_t own_duration(struct hmb_event_maker *maker, const struct hmb_rule *rule,
 			     const uint8_t *payload, uint32_t payload_len)
 {
-	uint64_t value;
+	uint64_t value, ns;
 
 	if (!hmb_payload_has(rule->duration, payload_len)) {
 		maker->short_payloads++;
 		return 0;
 	}
 	value = hmb_payload_bits(payload, rule->duration);
-	if (rule->duration.is_signed && value >> (8 * rule->duration.size - 1)) {
-		maker->saturated++;
+	if (!hmb_duration_ns(value, rule->duration.size, rule->duration.is_signed, rule->ns_mul,
+			     rule->ns_div, &ns)) {
+		maker->invalid++;
 		return 0;
 	}
 	return scale(value, rule->cycles_mul, rule->cycles_div, &maker->saturated);
@@ -81,62 +82,72 @@ static inline void put_event(struct hmb_event_maker *maker, struct hmb_step *ste
 }
 
 /* The begin's event has its final place already; its duration goes there. */
-static void close_pair(struct hmb_event_maker *maker, struct hmb_step *step, struct hmb_open *slot,
-		       uint64_t end)
+static void close_pair(struct hmb_event_maker *maker, struct hmb_step *step,
+		       const struct hmb_open *begin, uint64_t end)
 {
-	uint64_t start = cycles_of(maker, slot->ts_ns), duration = end - start;
-	uint64_t in_buffer = maker->position - step->out_len, at = slot->ref + DURATION_AT;
+	uint64_t start = cycles_of(maker, begin->ts_ns), duration = end - start;
+	uint64_t in_buffer = maker->position - step->out_len, at = begin->ref + DURATION_AT;
 
-	if (slot->ref >= in_buffer)
+	if (begin->ref >= in_buffer)
 		memcpy(step->out + (at - in_buffer), &duration, 8);
 	else
 		step->patches[step->patches_len++] = (struct hmb_patch){ at, duration };
 	maker->pairs++;
 	see_end(maker, start, duration);
-	hmb_open_remove(&maker->open, slot);
 }
 
-static void open_pair(struct hmb_event_maker *maker, struct hmb_open *slot,
-		      const struct hmb_rule *rule, uint64_t key, uint64_t ts_ns)
+static void open_pair(struct hmb_event_maker *maker, const struct hmb_rule *rule, uint64_t key,
+		      uint64_t ts_ns)
 {
-	if (slot->pair)
-		maker->unmatched_begins++;
-	else
-		maker->open.used++;
-	*slot = (struct hmb_open){
+	struct hmb_open lost, begin = {
 		.key = key,
 		.ts_ns = ts_ns,
 		.ref = maker->position,
 		.pair = rule->pair + 1u,
 	};
+
+	if (hmb_pair_begin(&maker->open, &begin, &lost) == HMB_MET_BEGIN)
+		maker->unmatched_begins++;
+}
+
+/* Whether the record ended a pair, and so needs no event of its own. */
+static int ends_pair(struct hmb_event_maker *maker, struct hmb_step *step,
+		     const struct hmb_rule *rule, uint64_t key, uint64_t ts_ns)
+{
+	struct hmb_open begin;
+
+	switch (hmb_pair_end(&maker->open, key, rule->pair + 1u, ts_ns, &begin)) {
+	case HMB_MET_BEGIN:
+		close_pair(maker, step, &begin, cycles_of(maker, ts_ns));
+		return 1;
+	case HMB_MET_OTHER_PIECE:
+		maker->uncertain++;
+		return 0;
+	default:
+		maker->unmatched_ends++;
+		return 0;
+	}
 }
 
 static void paired_record(struct hmb_event_maker *maker, struct hmb_step *step,
 			  const struct hmb_rule *rule, const struct hmb_record_hdr *hdr,
 			  const uint8_t *payload)
 {
-	uint64_t ts_ns = hdr->ts_ns, start = cycles_of(maker, ts_ns);
-	struct hmb_open *slot = NULL;
-	uint64_t key = 0;
-
-	if (hmb_payload_has(rule->key, hdr->payload_len)) {
-		key = hmb_pair_key(rule, payload, hdr->cpu);
-		slot = hmb_open_find(&maker->open, key, rule->pair + 1u);
-	} else {
+	if (!hmb_payload_has(rule->key, hdr->payload_len)) {
 		maker->short_payloads++;
-	}
-	if (rule->kind == HMB_RULE_BEGIN) {
-		if (slot)
-			open_pair(maker, slot, rule, key, ts_ns);
-		else
+		if (rule->kind == HMB_RULE_BEGIN)
 			maker->unmatched_begins++;
-	} else if (slot && slot->pair && ts_ns >= slot->ts_ns) {
-		close_pair(maker, step, slot, start);
-		return;
+		else
+			maker->unmatched_ends++;
 	} else {
-		maker->unmatched_ends++;
+		uint64_t key = hmb_pair_key(rule, payload, hdr->cpu);
+
+		if (rule->kind == HMB_RULE_BEGIN)
+			open_pair(maker, rule, key, hdr->ts_ns);
+		else if (ends_pair(maker, step, rule, key, hdr->ts_ns))
+			return;
 	}
-	put_event(maker, step, rule, hdr->cpu, start, 0);
+	put_event(maker, step, rule, hdr->cpu, cycles_of(maker, hdr->ts_ns), 0);
 }
 
 static inline void one_record(struct hmb_event_maker *maker, struct hmb_step *step,
@@ -189,6 +200,10 @@ int hmb_make_events(struct hmb_event_maker *maker, struct hmb_step *step)
 			return HMB_STEP_OUTPUT;
 		if (hmb_open_full(&maker->open))
 			return HMB_STEP_TABLE;
+		for (; step->cuts_done < step->cuts_len &&
+		       step->cuts[step->cuts_done] <= step->consumed;
+		     step->cuts_done++)
+			maker->open.piece++;
 		if (hdr.flags & HMB_REC_FLAG_WRAP_MARKER)
 			maker->markers++;
 		else

@@ -95,6 +95,18 @@ void sim_count_marker(struct hmb_sim *sim, const uint8_t *at, uint64_t left)
 		count_whole(sim, &marker);
 }
 
+int sim_log_begin(struct hmb_sim *sim)
+{
+	free(sim->log.entries);
+	sim->log = (struct sim_log){ 0 };
+	if (!sim->config.keep_log)
+		return 0;
+	/* Every record that can be unread, and the one before them. */
+	sim->log.capacity = sim->config.ring_size / HMB_RECORD_HDR_SIZE + 2;
+	sim->log.entries = calloc(sim->log.capacity, sizeof(*sim->log.entries));
+	return sim->log.entries ? 0 : -ENOMEM;
+}
+
 void sim_log_state(struct hmb_sim *sim)
 {
 	struct sim_log *log = &sim->log;

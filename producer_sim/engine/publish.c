@@ -114,8 +114,10 @@ static void place_contiguous(struct hmb_sim *sim, uint32_t need)
 
 void sim_show(struct hmb_sim *sim)
 {
-	if (!sim->hold)
-		hmb_producer_publish(&sim->producer);
+	if (sim->hold)
+		return;
+	sim_shadow(sim);
+	hmb_producer_publish(&sim->producer);
 }
 
 static void finish(struct hmb_sim *sim, uint32_t need)

@@ -37,16 +37,6 @@ static int begin_source(struct hmb_sim *sim)
 	}
 }
 
-static int begin_log(struct hmb_sim *sim)
-{
-	if (!sim->config.keep_log)
-		return 0;
-	/* Every record that can be unread, and the one before them. */
-	sim->log.capacity = sim->config.ring_size / HMB_RECORD_HDR_SIZE + 2;
-	sim->log.entries = calloc(sim->log.capacity, sizeof(*sim->log.entries));
-	return sim->log.entries ? 0 : -ENOMEM;
-}
-
 static void begin_clock(struct hmb_sim *sim)
 {
 	uint64_t rate = sim->config.rate;
@@ -69,7 +59,7 @@ struct hmb_sim *hmb_sim_new(const struct hmb_sim_config *config)
 	sim_counts_begin(&sim->closed);
 	sim->fnv_total = sim->epoch.fnv64;
 	begin_clock(sim);
-	if (begin_source(sim) || begin_log(sim) ||
+	if (begin_source(sim) || sim_log_begin(sim) ||
 	    hmb_producer_init(&sim->producer, config->base, config->ring_size, config->start_cursor,
 			      config->start_seq)) {
 		hmb_sim_free(sim);

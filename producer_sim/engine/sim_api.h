@@ -160,6 +160,22 @@ void hmb_sim_epoch(const struct hmb_sim *sim, struct hmb_sim_counts *counts);
 /* Drops that nothing followed become unseen ones. Call before the last look at the counts. */
 void hmb_sim_close_epoch(struct hmb_sim *sim);
 
+/* ---- a ring in memory that a host lends and takes back (lend.c) ---- */
+
+/* The ring moves into the shadow: the host's memory is not touched from here on. */
+void hmb_sim_park(struct hmb_sim *sim);
+/*
+ * A new, empty ring at base; shadow is as large (header and record area) and stays the
+ * caller's. A new epoch, unless nothing was written so far. 0, -ENOMEM, -EINVAL.
+ */
+int hmb_sim_settle(struct hmb_sim *sim, uint8_t *base, uint8_t *shadow, uint32_t ring_size,
+		   uint32_t seq);
+/* Offset of the first byte in the ring, tail not counted, that somebody else wrote; -1: none. */
+int64_t hmb_sim_foreign(struct hmb_sim *sim);
+/* The size of the ring that a slice with this mark holds, 0: no slice (hmb_slice.h). */
+uint32_t hmb_sim_slice_ring(const uint8_t *mark, uint64_t slice_size, uint64_t dma_addr);
+void hmb_sim_make_mark(uint8_t *mark, uint64_t slice_size, uint64_t dma_addr);
+
 /* ---- faults (producer_sim/README.md says what each does to seq and ledger) ---- */
 
 /* Spoil the next record (or marker) that stands where the outcome is certain. */

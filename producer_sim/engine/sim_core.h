@@ -145,6 +145,8 @@ struct hmb_sim {
 	uint64_t fnv_total;
 	uint64_t random;
 	uint64_t replay_at;
+	uint8_t *shadow; /* copy of the ring, or null: lend.c */
+	uint64_t shadowed; /* up to this cursor */
 	struct hmb_sim_counts closed; /* epochs that are over */
 	struct hmb_sim_counts epoch;
 	struct sim_log log;
@@ -161,6 +163,7 @@ void sim_counts_begin(struct hmb_sim_counts *counts);
 void sim_count_record(struct hmb_sim *sim, const struct sim_record *record, int straddles);
 void sim_count_marker(struct hmb_sim *sim, const uint8_t *at, uint64_t left);
 void sim_count_drops(struct hmb_sim *sim);
+int sim_log_begin(struct hmb_sim *sim);
 void sim_log_state(struct hmb_sim *sim);
 void sim_next_epoch(struct hmb_sim *sim);
 
@@ -169,6 +172,9 @@ enum sim_outcome { SIM_PUBLISHED, SIM_DROPPED, SIM_BLOCKED };
 enum sim_outcome sim_publish_next(struct hmb_sim *sim);
 void sim_show(struct hmb_sim *sim);
 uint8_t *sim_ring_at(const struct hmb_sim *sim, uint64_t cursor);
+
+/* ---- lend.c ---- */
+void sim_shadow(struct hmb_sim *sim);
 
 /* ---- fault.c ---- */
 /* R10: 1 if sim->next carries unknown flags, which a consumer was told to reject. */

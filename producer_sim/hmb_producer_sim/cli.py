@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
@@ -179,6 +179,16 @@ def _tell_faults(quiet: bool, faults: list[dict[str, Any]]) -> None:
             _say(quiet, f"fault {fault['kind']} did not happen: {fault['reason']}")
 
 
+def _decompressed(dump: BinaryIO, path: Path) -> bytes:
+    from hmb_trace.dumps.zstd import FrameReader  # noqa: PLC0415 - only for compressed dumps
+
+    frames = FrameReader(dump)
+    data = b"".join(iter(lambda: frames.read(1 << 20), b""))
+    if frames.fault:
+        raise InvalidDataError(f"{path}: {frames.fault}")
+    return data
+
+
 @contextlib.contextmanager
 def _replayed(path: Path | None) -> Iterator[memoryview | None]:
     """The bytes of a dump; .zst is unpacked into memory."""
@@ -188,13 +198,7 @@ def _replayed(path: Path | None) -> Iterator[memoryview | None]:
     try:
         with path.open("rb") as dump:
             if path.suffix == ".zst":
-                import zstandard  # noqa: PLC0415 - only for compressed dumps
-
-                try:
-                    data = zstandard.ZstdDecompressor().stream_reader(dump).read()
-                except zstandard.ZstdError as error:
-                    raise InvalidDataError(f"{path}: no zstd frame: {error}") from error
-                yield memoryview(data)
+                yield memoryview(_decompressed(dump, path))
                 return
             head = dump.read(4)
             if head and head != RECORD_MAGIC_BYTES:

@@ -92,6 +92,18 @@ def _as_dict(counts: Any) -> dict[str, int]:
     return {name: int(getattr(counts, name)) for name, _ in ffi.typeof(counts[0]).fields}
 
 
+def slice_ring_size(mark: bytes, slice_size: int, dma_addr: int) -> int:
+    """The size of the ring in a slice that carries this mark; 0: it is no slice for tracing."""
+    return int(lib.hmb_sim_slice_ring(ffi.from_buffer("uint8_t[]", mark), slice_size, dma_addr))
+
+
+def make_slice_mark(slice_size: int, dma_addr: int) -> bytes:
+    """The mark that a host writes into the last bytes of a slice."""
+    mark = ffi.new("uint8_t[64]")
+    lib.hmb_sim_make_mark(mark, slice_size, dma_addr)
+    return bytes(ffi.buffer(mark))
+
+
 class Engine:
     """Firmware that writes into a mapped region. Call close() before the region is unmapped."""
 
@@ -108,6 +120,8 @@ class Engine:
             UsageError: a ring size that is no power of two, a cursor that is no multiple of 8.
         """
         self.ring_size = settings.ring_size
+        self._lent: Any = None  # memory of a host, see settle()
+        self._shadow: Any = None
         self._base = ffi.from_buffer("uint8_t[]", memory, require_writable=True)
         self._replay = ffi.from_buffer("uint8_t[]", replay) if replay is not None else None
         self._tables = _tables(workload.events)
@@ -229,7 +243,35 @@ class Engine:
         """Let the firmware clock jump."""
         lib.hmb_sim_shift_clock(self._sim, by_ns)
 
+    def park(self) -> None:
+        """Leave the lent memory alone: firmware stands on its own copy until settle()."""
+        lib.hmb_sim_park(self._sim)
+        if self._lent is not None:
+            ffi.release(self._lent)
+            self._lent = None
+
+    def settle(self, memory: memoryview, shadow: bytearray, ring_size: int, seq: int) -> None:
+        """Begin an empty ring in lent memory, in a new epoch.
+
+        Args:
+            memory, shadow: header and record area; the shadow becomes the engine's copy.
+        """
+        lent = ffi.from_buffer("uint8_t[]", memory, require_writable=True)
+        own = ffi.from_buffer("uint8_t[]", shadow, require_writable=True)
+        error = lib.hmb_sim_settle(self._sim, lent, own, ring_size, seq)
+        if error:
+            raise MemoryError(f"a ring of {ring_size} bytes: error {error}")
+        self._lent, self._shadow, self.ring_size = lent, own, ring_size
+
+    def foreign_write(self) -> int | None:
+        """Where in the lent ring, tail not counted, somebody else wrote; None: nowhere."""
+        at = int(lib.hmb_sim_foreign(self._sim))
+        return None if at < 0 else at
+
     def _release(self) -> None:
+        if self._lent is not None:
+            ffi.release(self._lent)
+            self._lent = None
         ffi.release(self._base)
         if self._replay is not None:
             ffi.release(self._replay)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only module that touches libhmbtrace: opens it, reads its api.h, checks the layout."""
+"""The only module that touches libhmbtrace: opens it, reads its interface, checks the layout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PATH = Path(__file__).with_name(f"_libhmbtrace{_SUFFIX}")
 
 
 def _api_text() -> str:
-    """api.h as it was compiled into the library."""
+    """libhmbtrace/api/*.h as they were compiled into the library."""
     boot: Any = FFI()
     boot.cdef("extern const char hmb_api_text[];")
     text: bytes = boot.string(boot.dlopen(str(_PATH)).hmb_api_text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import io
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ import click
 
 from hmb_trace import units
 from hmb_trace.errors import EXIT_OK, HmbTraceError, UsageError, from_os_error
+from hmb_trace.escapes import printable
 
 # No command of ours does linear algebra, but numpy's would start, and spin, a thread a core.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -59,11 +61,6 @@ class SuggestingGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def printable(text: str) -> str:
-    """Text from outside (names, messages) with control characters shown instead of obeyed."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def fail(program: str, message: str) -> None:
     """One line on stderr, whatever the message holds: no control character reaches a terminal."""
     if sys.stderr is None:  # closed by whoever started us; print() would take stdout instead
@@ -94,6 +91,13 @@ def replace_closed_files() -> None:
         sys.stdout = _refusing(1, os.O_RDONLY, "w")
 
 
+def _escape_what_cannot_be_encoded() -> None:
+    """A name that the terminal's encoding has no letters for is shown as escapes, not an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _refusing(fd: int, flags: int, mode: str) -> Any:
     opened = os.open(os.devnull, flags)
     os.dup2(opened, fd)
@@ -111,6 +115,7 @@ def run(command: click.Command, program: str, args: Sequence[str] | None = None)
     if asked:
         return complete(command, program, asked)
     hold_standard_files()
+    _escape_what_cannot_be_encoded()
     try:
         result = command.main(args=args, prog_name=program, standalone_mode=False, **settings)
         if sys.stdout is not None:

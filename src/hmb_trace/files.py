@@ -78,7 +78,7 @@ def _atomic(target: Path) -> Iterator[BinaryIO]:
         raise from_os_error(error, f"cannot create {target}", creating=True) from error
     made = Path(name)
     try:
-        with os.fdopen(fd, "wb") as file:
+        with os.fdopen(fd, "w+b") as file:  # .pccx hashes what it wrote
             yield file
         made.chmod(0o666 & ~_umask())
         made.replace(target)

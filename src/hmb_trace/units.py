@@ -35,14 +35,14 @@ _TIMES = {
     "d": 86400 * 10**9,
 }
 _COUNTS = {"": 1, "k": 1000, "m": 10**6, "g": 10**9}
-_NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
+_NUMBER = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([A-Za-z]*)\s*\Z")
 
 
 def _scaled(text: str, units: dict[str, int], what: str, example: str) -> int:
     match = _NUMBER.match(text)
     unit = units.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise UsageError(f"{what}: found {text!r}, expected a number with a unit such as {example}")
+        raise UsageError(f"{what}: found {text[:60]!r}, expected a number with a unit such as {example}")
     if "." not in match[1]:
         return int(match[1]) * unit
     whole, fraction = match[1].split(".")

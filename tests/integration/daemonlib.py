@@ -15,7 +15,7 @@ from hmb_daemon import cli
 from hmb_trace._core import ffi, lib
 from hmb_trace.commandline import run
 from hmb_trace.dumps import sidecar
-from tests.conftest import Programs, Running, wait_until
+from tests.conftest import Programs, Running, native_build, wait_until
 
 SPOOL = ("--spool-size", "16MiB")
 
@@ -82,6 +82,8 @@ class Rig:
 
     def daemon(self, *args: object, env: dict[str, str] | None = None) -> Running:
         """Start the daemon; back at once."""
+        if (env or {}).get("HMB_TRACE_TEST_KILL", "").startswith("collector-"):
+            env = {**(env or {}), "LD_PRELOAD": str(native_build("testpoint.so"))}
         return self.programs.start("hmb-trace-daemon", *self._daemon_args(args), env=env)
 
     def drain(self, *args: object, code: int = 0) -> Done:

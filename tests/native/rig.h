@@ -8,11 +8,13 @@
 #ifndef RIG_H
 #define RIG_H
 
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
+#include "testpoint.h"
 
 enum { RIG_JOURNAL = 1 << 18, RIG_MS = 1000000 };
 
@@ -245,6 +247,17 @@ static inline uint32_t rig_events(const struct rig *rig, uint16_t kind, struct h
 
 /* ---- processes that are killed ---- */
 
+static uint32_t rig_kill_at, rig_kill_after; /* at a step of the n-th commit from now */
+
+/* What the library calls at its test points (capture/testpoint.h). */
+void hmb_testpoint(enum hmb_testpoint point)
+{
+	if (point == rig_kill_at && rig_kill_after == 1)
+		raise(SIGKILL);
+	if (point == HMB_TESTPOINT_AFTER_TAIL && rig_kill_after > 1)
+		rig_kill_after--;
+}
+
 /* Like a fresh daemon: map the spool anew, decide, go on. Returns the decision. */
 static inline int rig_restart(struct rig *rig)
 {
@@ -276,8 +289,8 @@ static inline void rig_run_and_die(struct rig *rig, uint32_t kill_at, uint32_t k
 	if (!child) {
 		struct hmb_collector c = rig->c; /* what dies with the process */
 
-		c.kill_at = kill_at;
-		c.kill_after = kill_after;
+		rig_kill_at = kill_at;
+		rig_kill_after = kill_after;
 		hmb_collector_run(&c);
 		_exit(1);
 	}

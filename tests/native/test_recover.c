@@ -100,7 +100,7 @@ static struct rig *died_before_tail(uint64_t cursor, uint8_t flags)
 	CHECK_EQUAL(hmb_collector_begin(&rig->c), 0);
 	while (rig_emit_flags(rig, 40, flags, !flags))
 		;
-	rig_run_and_die(rig, HMB_KILL_AFTER_COMMIT, 1);
+	rig_run_and_die(rig, HMB_TESTPOINT_AFTER_COMMIT, 1);
 	CHECK_EQUAL(rig->hdr->tail, cursor);
 	return rig;
 }
@@ -162,7 +162,7 @@ static void other_way_with_damage_goes_on(uint32_t stop_on_corrupt)
 	CHECK(rig_emit(rig, 40) && rig_emit(rig, 40));
 	rig_put(rig, "garbage, that is", 16);
 	CHECK(rig_emit(rig, 40) && rig_emit(rig, 40));
-	rig_run_and_die(rig, HMB_KILL_AFTER_COMMIT, 1);
+	rig_run_and_die(rig, HMB_TESTPOINT_AFTER_COMMIT, 1);
 	rig->c.options.stop_on_corrupt = !stop_on_corrupt;
 	CHECK_EQUAL(rig_restart(rig), 2);
 	expect_exactly_once(rig);
@@ -211,7 +211,7 @@ static void reset_after_tail(void)
 
 	CHECK_EQUAL(hmb_collector_begin(&rig->c), 0);
 	rig_fill(rig, 40);
-	rig_run_and_die(rig, HMB_KILL_AFTER_TAIL, 1);
+	rig_run_and_die(rig, HMB_TESTPOINT_AFTER_TAIL, 1);
 	reset(rig, 0, 9000, 0, 4096 / 72);
 	reset_is_noticed(rig);
 }
@@ -227,8 +227,11 @@ static void killed_in_the_epoch_after_a_stale_batch(void)
 	hmb_spool_read_commit(&rig->c.spool, &last);
 	hmb_state_next_epoch(&last.state, 0);
 	last.tail_before = last.tail_after = 0;
-	if (fork() == 0)
-		hmb_spool_commit(&rig->c.spool, &last, HMB_KILL_INSIDE_COMMIT);
+	if (fork() == 0) {
+		rig_kill_at = HMB_TESTPOINT_INSIDE_COMMIT;
+		rig_kill_after = 1;
+		hmb_spool_commit(&rig->c.spool, &last);
+	}
 	wait(NULL);
 	reset_is_noticed(rig);
 }
@@ -247,7 +250,7 @@ static void long_skip_goes_on(void)
 	rig_expect(rig, &marker, sizeof(marker));
 	rig->head = 1 << 18;
 	rig_publish(rig);
-	rig_run_and_die(rig, HMB_KILL_AFTER_COMMIT, 1);
+	rig_run_and_die(rig, HMB_TESTPOINT_AFTER_COMMIT, 1);
 	CHECK_EQUAL(rig_restart(rig), 2);
 	CHECK_EQUAL(rig->hdr->tail, 1 << 18);
 	expect_exactly_once(rig);
@@ -255,11 +258,11 @@ static void long_skip_goes_on(void)
 
 int main(void)
 {
-	killed_at(HMB_KILL_BEFORE_COPY, 1);
-	killed_at(HMB_KILL_BEFORE_COMMIT, 1);
-	killed_at(HMB_KILL_INSIDE_COMMIT, 1);
-	killed_at(HMB_KILL_AFTER_COMMIT, 2);
-	killed_at(HMB_KILL_AFTER_TAIL, 1);
+	killed_at(HMB_TESTPOINT_BEFORE_COPY, 1);
+	killed_at(HMB_TESTPOINT_BEFORE_COMMIT, 1);
+	killed_at(HMB_TESTPOINT_INSIDE_COMMIT, 1);
+	killed_at(HMB_TESTPOINT_AFTER_COMMIT, 2);
+	killed_at(HMB_TESTPOINT_AFTER_TAIL, 1);
 	same_ring_goes_on();
 	other_options_go_on();
 	other_way_with_damage_goes_on(0);

@@ -87,7 +87,7 @@ static void impossible_commits_are_refused(void)
 	struct hmb_spool spool;
 
 	CHECK_EQUAL(hmb_spool_map(&spool, fd, size, DATA, JOURNAL, "x", 1), 0);
-	hmb_spool_commit(&spool, &commit, HMB_KILL_NEVER);
+	hmb_spool_commit(&spool, &commit);
 	hmb_spool_unmap(&spool);
 	CHECK_EQUAL(map_again(&spool, fd, size), (uint64_t)-EBADMSG);
 	close(fd);
@@ -142,7 +142,7 @@ static void damaged_commits_are_refused(void)
 
 	for (uint64_t n = 1; n <= 3; n++) {
 		commit.data_head = 64 * n;
-		hmb_spool_commit(&spool, &commit, HMB_KILL_NEVER);
+		hmb_spool_commit(&spool, &commit);
 	}
 	for (uint64_t n = 1; n <= 2; n++) {
 		written.data_tail = 8 * n;
@@ -218,7 +218,7 @@ static void *commit_all(void *unused)
 
 	for (uint64_t n = 1; n <= COMMITS; n++) {
 		fill_words(&commit, sizeof(commit), n);
-		hmb_spool_commit(&shared, &commit, HMB_KILL_NEVER);
+		hmb_spool_commit(&shared, &commit);
 	}
 	__atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
 	return unused;
@@ -291,14 +291,14 @@ static void wait_ends(void)
 	struct hmb_spool spool;
 	int fd = open_fresh(&spool);
 
-	hmb_spool_commit(&spool, &commit, HMB_KILL_NEVER);
+	hmb_spool_commit(&spool, &commit);
 	CHECK_EQUAL(hmb_spool_wait(&spool, 40, 60, 8, long_ns, &wake), 60);
 	CHECK_EQUAL(hmb_spool_wait(&spool, 40, 61, 8, 1000000, &wake), 60);
 	wake = 1;
 	CHECK_EQUAL(hmb_spool_wait(&spool, 100, 1, 8, long_ns, &wake), 0);
 	wake = 0;
 	commit.journal_head = 8 + JOURNAL / 4;
-	hmb_spool_commit(&spool, &commit, HMB_KILL_NEVER);
+	hmb_spool_commit(&spool, &commit);
 	CHECK_EQUAL(hmb_spool_wait(&spool, 100, 1, 8, long_ns, &wake), 0);
 	hmb_spool_unmap(&spool);
 	close(fd);

@@ -6,13 +6,16 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from dataclasses import dataclass
+from enum import Enum
 
-from tests.oracle.sequence import Gap, Sequence
+from tests.oracle.sequence import Gap, Sequence, ahead
 from tests.oracle.wire import (
+    CHAIN,
     FLAGS_AT,
     HEADER,
     KNOWN_FLAGS,
     LEN_AT,
+    M32,
     M64,
     MARKER,
     RECORD,
@@ -22,11 +25,22 @@ from tests.oracle.wire import (
 )
 
 OVERFLOWED = 1
+# A consumer that waits must leave room for what it waits for: a record, and a lap end before it.
+ROOM_TO_WAIT = 2 * 4096
 
 DAMAGED = "damaged"
 LYING_LENGTH = "lying-length"
 UNKNOWN_FLAGS = "unknown-flags"
 CLEANED_MARKER = "marker"
+
+
+class Verdict(Enum):
+    """On a place where the stream may go on after damage (R9)."""
+
+    NO = "pass over it"
+    RESUME = "go on here"
+    WAIT = "a chain that ends at head: come again when there is more"
+    NOTHING_LEFT = "head"
 
 
 class InvalidCursorsError(Exception):
@@ -60,9 +74,13 @@ class Consumer:
         self.keep_unknown_flags = keep_unknown_flags
         self.dump = bytearray()
         self.rejects: list[Reject] = []
-        self.gap_places: list[tuple[int, int]] = []  # dump offset and cursor of the record after
         self.counters: Counter[str] = Counter()
-        self.sequence = Sequence()
+        self.sequence = Sequence(
+            episode_is_open=lambda: self.open_episode is not None,
+            on_loss_in_episode=lambda gap: self._end_episode(gap.seq_after, gap.lost),
+        )
+        self.chain = 0  # links of a chain at `position` that ended at head, and waits for more
+        self.chain_may_end = False  # nothing more will come
         self.last_ts_ns = 0
         self.resync: str | None = None  # the reason, while inside damage
         self.overflow_seen: bool | None = None  # not looked yet
@@ -77,6 +95,11 @@ class Consumer:
     def gaps(self) -> list[Gap]:
         return self.sequence.gaps
 
+    @property
+    def gap_places(self) -> list[tuple[int, int]]:
+        """Dump offset and cursor of the record after each gap."""
+        return self.sequence.places
+
     def collect(self, area: bytes, head: int, ring_flags: int = 0) -> None:
         """Take everything up to head that can be taken now."""
         check_cursors(head, self.tail, len(area))
@@ -87,8 +110,15 @@ class Consumer:
             pass
         self.counters["ring_bytes"] += self.position - start
 
+    def take_the_rest(self, area: bytes, head: int, ring_flags: int = 0) -> None:
+        """Nothing more will come: what only waits for more is taken as it is."""
+        while self.chain:
+            self.chain_may_end = True
+            self.collect(area, head, ring_flags)
+
     def finish(self) -> None:
         """The capture ends here."""
+        self.sequence.settle()
         self._end_episode(None, None)
 
     def totals(self) -> dict[str, int]:
@@ -99,6 +129,7 @@ class Consumer:
         self.counters["lost"] = sequence.lost
         self.counters["duplicates"] = sequence.duplicates
         self.counters["sequence_resets"] = sequence.resets
+        self.counters["seq_glitches"] = sequence.glitches
         self.counters["rejected_records"] = sequence.rejected + self._rejected_whole()
         self.counters["rejected_bytes"] = sum(len(reject.data) for reject in self.rejects)
         return {name: self.counters[name] for name in COUNTERS}
@@ -169,9 +200,9 @@ class Consumer:
     def _record(self, window: Window, header: Header) -> bool:
         at = self.position
         data = window.read(at, header.span)
-        gap = self.sequence.record(header.seq)
-        self._note_gap(gap)
-        if self.open_episode and at >= self.open_episode.head:
+        self.sequence.record(header.seq, (len(self.dump), self.tail))
+        waits = self.sequence.waits
+        if self.open_episode and at >= self.open_episode.head and not waits:
             self._end_episode(header.seq, None)
         self.last_ts_ns = header.ts_ns
         self.counters["unknown_flags"] += header.unknown_flags != 0
@@ -198,21 +229,49 @@ class Consumer:
     def _search(self, window: Window, start: int, reason: str) -> bool:
         """Reject everything before the next header that can be trusted, or before head."""
         found = start
-        while found < window.head and not self._is_candidate(window, found):
+        verdict = self._judge(window, found)
+        while verdict is Verdict.NO:
+            self.chain, self.chain_may_end = 0, False
             found += 8
-        self.resync = reason if found >= window.head else None
+            verdict = self._judge(window, found)
+        self.resync = None if verdict is Verdict.RESUME else reason
         skipped = window.read(self.position, found - self.position)
         if skipped:
             self._reject(reason, skipped)
         self.sequence.rejected_bytes += len(skipped)
         self.position = found
-        return True
+        if verdict is not Verdict.WAIT:
+            self.chain, self.chain_may_end = 0, False
+        return verdict is Verdict.RESUME
 
-    def _is_candidate(self, window: Window, at: int) -> bool:
+    def _judge(self, window: Window, at: int) -> Verdict:
+        """May the stream go on here?"""
+        if at >= window.head:
+            return Verdict.NOTHING_LEFT
         header = window.header(at)
-        if header is None or not self.sequence.is_ahead(header.seq):
-            return False
-        return window.confirmed(at, header)
+        if header is None or not window.confirmed(at, header):
+            return Verdict.NO
+        last = self.sequence.measured_from
+        if last is None or ahead(last, header.seq):
+            return Verdict.RESUME
+        rejected = self.sequence.rejected_bytes + at - self.position
+        behind = (last - header.seq) & M32
+        if behind <= window.ring_size // 32 and rejected < window.ring_size:
+            return Verdict.NO  # may be of an earlier lap
+        return self._judge_chain(window, at, header)
+
+    def _judge_chain(self, window: Window, at: int, header: Header) -> Verdict:
+        links, records, ends_at_head = window.chain(at, header)
+        if records == CHAIN:
+            return Verdict.RESUME
+        if not ends_at_head:
+            return Verdict.NO
+        has_grown = 0 < self.chain < links
+        crowded = window.ring_size - (window.head - at) < ROOM_TO_WAIT
+        if has_grown or crowded or self.chain_may_end:
+            return Verdict.RESUME
+        self.chain = links
+        return Verdict.WAIT
 
     def _reject(self, reason: str, data: bytes) -> None:
         self.rejects.append(Reject(self.tail, reason, data))
@@ -223,16 +282,12 @@ class Consumer:
         if overflowed and self.overflow_seen is None:
             self.counters["unknown_losses"] += 1  # before we came
         elif overflowed and not self.overflow_seen:
+            if self.sequence.pending and self.sequence.pending.in_episode:
+                self.sequence.settle()
             self._end_episode(None, None)
             self.open_episode = Episode(head, self.sequence.last)
             self.counters["overflow_episodes"] += 1
         self.overflow_seen = overflowed
-
-    def _note_gap(self, gap: Gap | None) -> None:
-        if gap is not None:
-            self.gap_places.append((len(self.dump), self.tail))
-        if gap is not None and gap.lost:
-            self._end_episode(gap.seq_after, gap.lost)
 
     def _end_episode(self, seq_after: int | None, lost: int | None) -> None:
         episode, self.open_episode = self.open_episode, None
@@ -263,6 +318,7 @@ COUNTERS = (
     "markers_cleaned",
     "overflow_episodes",
     "unknown_losses",
+    "seq_glitches",
 )
 
 

@@ -28,6 +28,7 @@ class Account:
     lost: int = 0
     duplicates: int = 0
     sequence_resets: int = 0
+    glitches: int = 0
     truncated: int = 0
     error: str | None = None  # header, payload (cut inside it), magic, payload_len
     offset: int = 0  # where reading ended: of the error, or of the end
@@ -49,21 +50,23 @@ def fault(dump: bytes, at: int) -> str | None:
     return "payload" if at + header.span > len(dump) else None
 
 
-def read_dump(dump: bytes) -> Account:
+def read_dump(dump: bytes, known_rejects: int = 0) -> Account:
     """Read up to the end or the first fault."""
     account = Account()
-    sequence = Sequence()
+    sequence = Sequence(known_rejects)
     at = 0
     while at < len(dump):
         account.error = fault(dump, at)
         if account.error:
             break
         at = _take(account, sequence, dump, at)
+    sequence.settle()
     account.offset = at
     account.gaps = sequence.gaps
     account.lost = sequence.lost
     account.duplicates = sequence.duplicates
     account.sequence_resets = sequence.resets
+    account.glitches = sequence.glitches
     return account
 
 

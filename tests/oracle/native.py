@@ -93,6 +93,11 @@ class NativeConsumer:
         while self._pass() > 0:
             pass
 
+    def take_the_rest(self) -> None:
+        """Nothing more will come: what only waits for more is taken as it is."""
+        while lib.hmb_collect_release(self.state):
+            self.collect()
+
     def finish(self) -> None:
         sink, _, events = self._sink()
         assert lib.hmb_collect_finish(self.state, sink) == 0
@@ -147,4 +152,9 @@ class NativeConsumer:
 
     @property
     def gaps(self) -> list[Gap]:
-        return [Gap(e.a, e.b, e.c, e.d) for e in self.events if e.kind == lib.HMB_EV_GAP]
+        unconfirmed = lib.HMB_UNCONFIRMED
+        return [
+            Gap(e.a, e.b, e.c, e.d, not e.reason & unconfirmed)
+            for e in self.events
+            if e.kind == lib.HMB_EV_GAP
+        ]

@@ -8,6 +8,7 @@ oracle has agreed with every statement made here.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from hmb_trace.testing import RingBuilder, WrapStyle, dump, marker, record, ring_header
 
@@ -15,7 +16,8 @@ M64 = 1 << 64
 DAMAGED, LYING, UNKNOWN, MARKER = "damaged", "lying-length", "unknown-flags", "marker"
 
 Rejected = tuple[int, str, bytes]  # cursor, reason, bytes
-Missing = tuple[int, int, int, int]  # seq before, seq after, lost, in the rejects
+# seq before, seq after, lost, in the rejects; False: nothing followed that could confirm it
+Missing = tuple[int, int, int, int] | tuple[int, int, int, int, bool]
 
 
 @dataclass
@@ -305,7 +307,7 @@ def wraps() -> list[RingVector]:
             "Two records lost before a marker, one after it.",
             area(128, rec(5), marker(8), rec(10), cursor=64),
             rec(5) + marker(8) + rec(10),
-            gaps=[(5, 10, 3, 0)],
+            gaps=[(5, 10, 3, 0, False)],
             counters={"wrap_markers": 1, "gaps": 1, "lost": 3},
         ),
         RingVector(
@@ -362,7 +364,7 @@ def validity() -> list[RingVector]:
             area(256, rec(0), beyond, rec(2)),
             rec(0) + rec(2),
             [(32, DAMAGED, beyond)],
-            [(0, 2, 0, 1)],
+            [(0, 2, 0, 1, False)],
             counters={"resyncs": 1},
         ),
         RingVector(
@@ -382,7 +384,7 @@ def validity() -> list[RingVector]:
             area(128, rec(0), long_lie, rec(2), cursor=40),
             rec(0) + rec(2),
             [(72, LYING, long_lie)],
-            [(0, 2, 0, 1)],
+            [(0, 2, 0, 1, False)],
             counters={"lying_lengths": 1, "resyncs": 1},
         ),
         RingVector(
@@ -527,6 +529,39 @@ def damage() -> list[RingVector]:
             [(32, DAMAGED, bytes(24))],
             counters={"resyncs": 1},
         ),
+        *restarts(),
+    ]
+
+
+def restarts() -> list[RingVector]:
+    """R9.3: firmware dies in mid-record and begins anew."""
+    junk = b"\xdb" * 40
+    before = rec(9000) + rec(9001)
+    seen = {"resyncs": 1, "sequence_resets": 1}
+
+    def one(name: str, about: str, after: list[bytes]) -> RingVector:
+        region, kept = area(1 << 14, before, junk, *after), before + b"".join(after)
+        rejects = [(64, DAMAGED, junk)]
+        return RingVector(f"r9-{name}", "R9 R12", about, region, kept, rejects, counters=seen)
+
+    four = [rec(seq) for seq in range(4)]
+    return [
+        one("restart", "Four records in sequence after damage are a restart.", four),
+        one("restart-at-head", "Two that end at head are one too, when nothing follows.", four[:2]),
+        one(
+            "restart-with-payloads",
+            "Of any length.",
+            [rec(s, bytes(s * 8)) for s in range(5)],
+        ),
+        RingVector(
+            "r9-no-restart",
+            "R9",
+            "Three in sequence, and then more damage: not believed.",
+            area(1 << 14, before, junk, *four[:3], junk, rec(9002)),
+            before + rec(9002),
+            [(64, DAMAGED, junk + b"".join(four[:3]) + junk)],
+            counters={"resyncs": 1},
+        ),
     ]
 
 
@@ -543,13 +578,13 @@ def sequences() -> list[RingVector]:
 
     holes = b"\x01" * 64
     return [
-        one("gap", "Three records missing.", [0, 1, 5], [(1, 5, 3, 0)], gaps=1, lost=3),
+        one("gap", "Three records missing.", [0, 1, 5], [(1, 5, 3, 0, False)], gaps=1, lost=3),
         one("seq-wrap", "0xFFFFFFFF is followed by 0.", [0xFFFFFFFE, 0xFFFFFFFF, 0, 1], []),
         one(
             "gap-over-wrap",
             "A gap over 2^32.",
             [0xFFFFFFFE, 3],
-            [(0xFFFFFFFE, 3, 4, 0)],
+            [(0xFFFFFFFE, 3, 4, 0, False)],
             gaps=1,
             lost=4,
         ),
@@ -559,7 +594,7 @@ def sequences() -> list[RingVector]:
             "gap-largest",
             "The largest gap: one more would be a reset.",
             [0, 0x7FFFFFFF],
-            [(0, 0x7FFFFFFF, 0x7FFFFFFE, 0)],
+            [(0, 0x7FFFFFFF, 0x7FFFFFFE, 0, False)],
             gaps=1,
             lost=0x7FFFFFFE,
         ),
@@ -573,6 +608,69 @@ def sequences() -> list[RingVector]:
             [(32, DAMAGED, holes)],
             [(0, 6, 3, 2)],
             counters={"resyncs": 1, "gaps": 1, "lost": 3},
+        ),
+        *glitches(),
+    ]
+
+
+def glitches() -> list[RingVector]:
+    """R12: a seq field that is wrong, and what only looks like one."""
+    wild = rec(1 << 30)
+    holes = b"\x01" * 64
+    seen = {"seq_glitches": 1}
+
+    def one(name: str, about: str, pieces: list[bytes], **case: Any) -> RingVector:
+        kept = b"".join(piece for piece in pieces if piece is not holes)
+        at = b"".join(pieces).find(holes)
+        rejects = [(at, DAMAGED, holes)] if at >= 0 else []
+        counters = {"resyncs": at >= 0, **case.pop("counters", seen)}
+        return RingVector(
+            f"r12-{name}",
+            "R12",
+            about,
+            area(512, *pieces),
+            kept,
+            rejects,
+            counters=counters,
+            **case,
+        )
+
+    return [
+        one("glitch-ahead", "A jump that the next record takes back.", [rec(0), wild, rec(2)]),
+        one("glitch-back", "The same, backwards.", [rec(9), rec(3), rec(11)]),
+        one("glitch-same", "A seq that looks like a duplicate.", [rec(9), rec(9), rec(11)]),
+        one(
+            "glitch-before-damage",
+            "A wrong seq, then damage with a record in it: nothing is lost.",
+            [rec(0), wild, holes, rec(3), rec(4)],
+            gaps=[(0, 3, 0, 1)],
+        ),
+        one(
+            "glitch-after-damage",
+            "Damage with two records in it, then a wrong seq.",
+            [rec(0), holes, wild, rec(4), rec(5)],
+            gaps=[(0, 4, 0, 2)],
+        ),
+        one(
+            "loss-before-damage",
+            "One missing, then damage: it fits a wrong seq as well, so it is lost, unconfirmed.",
+            [rec(0), rec(2), holes, rec(3), rec(4)],
+            gaps=[(0, 2, 1, 0, False)],
+            counters={"gaps": 1, "lost": 1},
+        ),
+        one(
+            "jump",
+            "A jump after which the sequence goes on there is a loss.",
+            [rec(0), rec(1000), rec(1001)],
+            gaps=[(0, 1000, 999, 0)],
+            counters={"gaps": 1, "lost": 999},
+        ),
+        one(
+            "jump-and-back",
+            "A jump, and back to where it would take more than one record: both breaks stand.",
+            [rec(0), rec(1000), rec(5), rec(6)],
+            gaps=[(0, 1000, 999, 0)],
+            counters={"gaps": 1, "lost": 999, "sequence_resets": 1},
         ),
     ]
 
@@ -609,8 +707,23 @@ def dumps() -> list[DumpVector]:
             "R13 R3.4 R12",
             "Markers with the next seq, their own, none, after a loss, two in a row, at the end.",
             marked,
-            gaps=[(9, 12, 2, 0), (12, 17, 2, 0)],
+            gaps=[(9, 12, 2, 0), (12, 17, 2, 0, False)],
             counters={"lost": 4},
+        ),
+        DumpVector(
+            "dump-glitch",
+            "R12",
+            "A record whose seq alone is wrong, with a marker beside it: nothing is missing.",
+            dump([rec(5), rec(1 << 20), marker(7), rec(7), rec(8)]),
+            counters={"glitches": 1},
+        ),
+        DumpVector(
+            "dump-jump-and-back",
+            "R12",
+            "Back to where it would take more than one record: without rejects both breaks stand.",
+            dump([rec(5), rec(1 << 20), rec(8), rec(9)]),
+            gaps=[(5, 1 << 20, (1 << 20) - 6, 0)],
+            counters={"lost": (1 << 20) - 6, "sequence_resets": 1},
         ),
         DumpVector(
             "dump-markers-circle",

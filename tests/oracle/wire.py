@@ -15,6 +15,7 @@ RECORD_MAGIC = 0x54434552
 MARKER = 1
 KNOWN_FLAGS = 3
 RECORD = struct.Struct("<IIQHBBHHQ")
+CHAIN = 4  # records in sequence that make a restart believable (R9)
 FLAGS_AT = 19
 LEN_AT = 20
 
@@ -101,12 +102,40 @@ class Window:
 
     def successor(self, at: int, header: Header) -> Header | End | None:
         """What follows a valid header: a valid one, the head, or nothing valid (ruling 2)."""
+        follows = self.next(at, header)
+        return End.AT_HEAD if follows >= self.head else self.header(follows)
+
+    def next(self, at: int, header: Header) -> int:
+        """Where the thing after a valid header begins."""
         follows = self.boundary(at) if header.is_marker else at + header.span
         if follows < self.head and self.left(follows) < HEADER:
             follows = self.boundary(follows)
-        if follows >= self.head:
-            return End.AT_HEAD
-        return self.header(follows)
+        return follows
+
+    def chain(self, at: int, header: Header) -> tuple[int, int, bool]:
+        """Headers and records in sequence from here on, as far as it matters; do they end at head?
+
+        Markers, and lap ends that may be one, may have consumed a number each.
+        """
+        links = records = skips = 0
+        last: int | None = None
+        while True:
+            links += 1
+            if header.is_marker:
+                skips += 1
+            elif last is not None and not 1 <= (header.seq - last) & M32 <= 1 + skips:
+                return links - 1, records, False
+            else:
+                last, skips = header.seq, 0
+                records += 1
+            follows = self.next(at, header)
+            if records == CHAIN or follows >= self.head:
+                return links, records, follows >= self.head
+            skips += not header.is_marker and follows != at + header.span
+            found = self.header(follows)
+            if found is None:
+                return links, records, False
+            at, header = follows, found
 
     def is_lying(self, at: int, record: Header) -> bool:
         """Does this record's length swallow the next record (R8, ruling 3)?"""

@@ -43,18 +43,17 @@ Step = tuple[int, int]  # head, ring flags
 Drain = Callable[..., Drained]
 
 
-def by_oracle(ring: RingBuilder, *steps: Step, keep: bool = False, finish: bool = False) -> Drained:
+def by_oracle(ring: RingBuilder, *steps: Step, keep: bool = False, finish: bool = True) -> Drained:
     consumer = Consumer(ring.tail, keep_unknown_flags=keep)
     for head, flags in steps or ((ring.head, ring.flags),):
         consumer.collect(bytes(ring.area), head, flags)
     if finish:
+        consumer.take_the_rest(bytes(ring.area), ring.head, ring.flags)
         consumer.finish()
     return Drained(consumer)
 
 
-def by_library(
-    ring: RingBuilder, *steps: Step, keep: bool = False, finish: bool = False
-) -> Drained:
+def by_library(ring: RingBuilder, *steps: Step, keep: bool = False, finish: bool = True) -> Drained:
     region = ring.region()
     first = steps[0] if steps else (ring.head, ring.flags)
     consumer = native.NativeConsumer(region, keep_unknown_flags=keep)
@@ -62,6 +61,7 @@ def by_library(
         consumer.publish(head, flags)
         consumer.collect()
     if finish:
+        consumer.take_the_rest()
         consumer.finish()
     return Drained(consumer)
 
@@ -230,7 +230,7 @@ def test_length_beyond_head_r8_is_damage(drain: Drain) -> None:
     ring.raw(record(0) + bad + record(2))
     found = drain(ring)
     found.expect(record(0) + record(2), Reject(32, "damaged", bad), records=2, resyncs=1)
-    assert found.gaps == [Gap(0, 2, 0, 1)]
+    assert found.gaps == [Gap(0, 2, 0, 1, confirmed=False)]
 
 
 def test_lying_length_r8_swallows_nothing(drain: Drain) -> None:
@@ -308,7 +308,7 @@ def test_gap_r12_counts_what_is_missing(drain: Drain) -> None:
     ring.raw(record(0xFFFFFFFE) + record(3))
     found = drain(ring)
     found.expect(record(0xFFFFFFFE) + record(3), records=2, gaps=1, lost=4)
-    assert found.gaps == [Gap(0xFFFFFFFE, 3, 4, 0)]
+    assert found.gaps == [Gap(0xFFFFFFFE, 3, 4, 0, confirmed=False)]
 
 
 def test_duplicate_and_reset_r12_are_no_losses(drain: Drain) -> None:
@@ -379,7 +379,7 @@ def test_overflow_r5_without_a_gap_is_unknown(drain: Drain) -> None:
 def test_overflow_r5_open_at_the_end_is_unknown(drain: Drain) -> None:
     ring = RingBuilder(256)
     ring.raw(record(0))
-    drain(ring, (0, 0), (ring.head, 1), finish=True).expect(
+    drain(ring, (0, 0), (ring.head, 1)).expect(
         record(0), records=1, overflow_episodes=1, unknown_losses=1
     )
 
@@ -395,7 +395,7 @@ def test_cursors_r2_invalid_are_refused(drain: Drain, head: int, tail: int) -> N
 def test_overflow_r5_set_at_attach_is_an_earlier_loss(drain: Drain) -> None:
     ring = RingBuilder(256)
     ring.raw(record(0))
-    drain(ring, (ring.head, 1), finish=True).expect(record(0), records=1, unknown_losses=1)
+    drain(ring, (ring.head, 1)).expect(record(0), records=1, unknown_losses=1)
 
 
 def test_lying_length_r8_keeps_its_reason_over_several_passes(drain: Drain) -> None:

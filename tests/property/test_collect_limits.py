@@ -194,6 +194,7 @@ def test_flood_of_anomalies_is_counted_but_not_written_one_by_one() -> None:
         ring.raw(record(7))
     consumer = consumer_of(ring, index_bytes=1 << 30)
     consumer.collect()
+    consumer.finish()
     counters = consumer.state.counters
     written = sum(event.kind == lib.HMB_EV_DUPLICATE for event in consumer.events)
     assert (counters.duplicates, counters.records) == (7999, 8000)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,10 +35,11 @@ def dumps(draw: st.DrawFn) -> bytes:
     parts = []
     for fields in draw(st.lists(_RECORD, max_size=12)):
         seq = (seq + fields.pop("step")) % 2**32
+        wrong = draw(st.sampled_from([0, 0, 0, 1, 2, 1 << 20, 1 << 31]))
         lying = {"payload_len": 9999} if draw(st.integers(0, 30)) == 0 else {}
         if fields["flags"] & 1:
             fields["payload"] = b""
-        parts.append(testing.record(seq, **fields, **lying))
+        parts.append(testing.record(seq ^ wrong, **fields, **lying))
     data = bytearray(b"".join(parts))
     harm = draw(st.sampled_from(["none", "none", "cut", "change", "insert"]))
     at = draw(st.integers(0, len(data)))
@@ -50,8 +52,11 @@ def dumps(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-def walk(data: bytes, max_bytes: int) -> tuple[list[tuple[int, ...]], Walker, DumpError | None]:
+def walk(
+    data: bytes, max_bytes: int, known_rejects: int
+) -> tuple[list[tuple[int, ...]], Walker, DumpError | None]:
     walker = Walker(keep_breaks=True)
+    walker.c.rejected_bytes = known_rejects
     rows: list[tuple[int, ...]] = []
     error = None
     try:
@@ -78,20 +83,31 @@ def expected_rows(account: Account) -> list[tuple[int, ...]]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(data=dumps(), max_bytes=st.sampled_from([1, 1 << 20]))
-def test_walk_equals_the_slow_reader_r8_r12_r13(data: bytes, max_bytes: int) -> None:
-    account = read_dump(data)
-    rows, walker, error = walk(data, max_bytes)
+@given(
+    data=dumps(),
+    max_bytes=st.sampled_from([1, 1 << 20]),
+    known_rejects=st.sampled_from([0, 0, 31, 64, 1 << 40]),
+)
+def test_walk_equals_the_slow_reader_r8_r12_r13(
+    data: bytes, max_bytes: int, known_rejects: int
+) -> None:
+    account = read_dump(data, known_rejects)
+    rows, walker, error = walk(data, max_bytes, known_rejects)
     assert rows == expected_rows(account)
     assert walker.wrap_markers == len(account.markers)
     found = (walker.lost, walker.duplicates, walker.sequence_resets, walker.truncated)
     assert found == (
         *(account.lost, account.duplicates, account.sequence_resets, account.truncated),
     )
+    assert walker.seq_glitches == account.glitches
     gaps = [b for b in walker.breaks or [] if b.kind is BreakKind.GAP]
     assert [(g.seq_before, g.seq_after, g.lost) for g in gaps] == [
         (g.seq_before, g.seq_after, g.lost) for g in account.gaps
     ]
+    kinds = Counter(b.kind for b in walker.breaks or [])
+    assert kinds[BreakKind.GLITCH] == account.glitches
+    assert kinds[BreakKind.DUPLICATE] == account.duplicates
+    assert kinds[BreakKind.RESET] == account.sequence_resets
     assert (error is None) == account.complete
     if error:
         assert error.offset == account.offset

@@ -153,9 +153,19 @@ def test_the_daemon_does_without_numpy() -> None:
     assert "numpy" not in loaded_by(names)
 
 
-def test_api_h_has_no_preprocessor_lines() -> None:
-    text = (ROOT / "libhmbtrace/api.h").read_text(encoding="utf-8")
-    assert not re.findall(r"^\s*#.*", text, re.MULTILINE)
+def test_the_interface_has_no_preprocessor_lines() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "libhmbtrace/api").glob("*.h")]
+    assert texts
+    assert not re.findall(r"^\s*#.*", "".join(texts), re.MULTILINE)
+
+
+def test_the_interface_is_carried_whole_and_in_the_order_that_c_compiles() -> None:
+    compiled, carried = (
+        re.findall(r'"?api/(\w+\.h)', (ROOT / "libhmbtrace" / name).read_text(encoding="utf-8"))
+        for name in ("core.h", "api_text.c")
+    )
+    assert compiled == carried
+    assert sorted(carried) == sorted(p.name for p in (ROOT / "libhmbtrace/api").glob("*.h"))
 
 
 def test_the_core_neither_prints_nor_opens_files_nor_knows_python() -> None:

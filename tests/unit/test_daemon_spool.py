@@ -43,8 +43,8 @@ def test_commit_and_manifest_survive(tmp_path: Path) -> None:
         name="a-name",
         planned=10,
         epoch=11,
-        planned_counters=bytes(range(184)),
-        base_counters=bytes(reversed(range(184))),
+        planned_counters=bytes(range(200)),
+        base_counters=bytes(reversed(range(200))),
     )
     first.commit_writer(state)
     first.close(remove=False)

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 import zstandard
 
 from hmb_trace import testing
+from hmb_trace.catalog.model import Catalog
 from hmb_trace.cli import main
 from hmb_trace.dumps.dump import DumpError, open_dump, open_dumps
 from hmb_trace.dumps.sidecar import ClockPair, Device, Sidecar, sidecar_path
@@ -176,3 +179,106 @@ def test_scan_knows_the_shortest_and_longest_payload_of_every_opcode() -> None:
         for opcode in set(opcodes):
             mine = [size for size, one in zip(lengths, opcodes, strict=True) if one == opcode]
             assert (found.least[opcode], found.most[opcode]) == (min(mine), max(mine))
+
+
+# ---- names of ours and the catalog's (R25) ----
+
+
+def _catalog(*fields: tuple[str, str, int], name: str = "odd", opcode: int = 7) -> Catalog:
+    made = [{"name": n, "type": t, "offset": o} for n, t, o in fields]
+    return Catalog.from_dict(
+        {"name": "odd", "event": [{"opcode": opcode, "name": name, "field": made}]}
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [("padding", "u8", 0)],
+        [("padding", "u8", 0), ("padding_", "u8", 1)],
+        [("gap4", "u32", 0), ("x", "u8", 9)],
+        [("a", "u32", 0), ("gap4", "u8", 8), ("_gap4", "u8", 9), ("gap10", "u8", 11)],
+        [("payload", "u16", 0), ("payload_len", "u16", 1)],  # they overlap: bare bytes
+    ],
+)
+def test_generated_names_never_meet_the_catalogs(
+    fields: list[tuple[str, str, int]], tmp_path: Path
+) -> None:
+    catalog = _catalog(*fields)
+    path = tmp_path / "a.bin"
+    size = catalog.events[7].payload_size
+    path.write_bytes(
+        testing.dump(testing.record(i, bytes(range(size)), ts_ns=i, opcode=7) for i in range(3))
+    )
+    export(open_dump(path), str(tmp_path / "ctf"), catalog=catalog)
+    found = babeltrace(tmp_path / "ctf")
+    assert len(found) == 3
+    if fields[0][0] != "payload":
+        for name, _, offset in fields:
+            shown = re.search(rf"(?<!\w){name} = (\d+)", found[0]["payload"])
+            assert shown, found[0]
+            assert int(shown[1]) & 0xFF == offset
+
+
+def test_generated_event_names_never_meet_the_catalogs(tmp_path: Path) -> None:
+    catalog = _catalog(("x", "u8", 0), name="wrap_marker")
+    named = _catalog(("x", "u8", 0), name="0x0009")
+    path = tmp_path / "a.bin"
+    path.write_bytes(
+        testing.dump(
+            [
+                testing.record(0, b"\1", ts_ns=0, opcode=7),
+                testing.marker(1, ts_ns=1),
+                testing.record(1, b"\2", ts_ns=2, opcode=9),
+            ]
+        )
+    )
+    export(open_dump(path), str(tmp_path / "a"), catalog=catalog)
+    assert [e["name"] for e in babeltrace(tmp_path / "a")] == [
+        *("wrap_marker", "wrap_marker_", "0x0009"),
+    ]
+    export(open_dump(path), str(tmp_path / "b"), catalog=named)
+    assert [e["name"] for e in babeltrace(tmp_path / "b")] == ["0x0009", "wrap_marker", "0x0009_"]
+
+
+# ---- wrap markers are no events of the firmware (R26) ----
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("split_cpu", [False, True])
+def test_markers_never_count_as_an_event_of_the_firmware(
+    packed: bool, split_cpu: bool, tmp_path: Path
+) -> None:
+    catalog = _catalog(("x", "u32", 0), opcode=0)
+    data = testing.dump(
+        [
+            testing.record(0, b"\1\0\0\0", ts_ns=10, opcode=0),
+            testing.marker(1, ts_ns=20),
+            testing.record(1, b"\2\0\0\0", ts_ns=20, opcode=0),
+            testing.marker(2, ts_ns=30),
+        ]
+    )
+    path = tmp_path / ("a.bin.zst" if packed else "a.bin")
+    path.write_bytes(zstandard.compress(data) if packed else data)
+    made = export(open_dump(path), str(tmp_path / "ctf"), catalog=catalog, split_cpu=split_cpu)
+    assert (made.records, made.wrap_markers, made.linked) == (2, 2, 0)
+    found = babeltrace(tmp_path / "ctf")
+    assert [(e["name"], e["payload"]) for e in found] == [("odd", "x = 1"), ("odd", "x = 2")]
+
+
+def test_metadata_is_utf8_under_an_ascii_locale(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(testing.record(0, b"\1", opcode=7))
+    (tmp_path / "c.toml").write_text(
+        'name="c"\n[[event]]\nopcode=7\nname="RD"\n'
+        'field=[{name="s",type="u8",enum={1="\uc644\ub8cc"}}]\n',
+        encoding="utf-8",
+    )
+    words = ("convert", "a.bin", "--to", "ctf", "-o", "out", "--catalog", "c.toml")
+    run = subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-c", "from hmb_trace.cli import main; main()", *words],
+        cwd=tmp_path, env={"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PATH": os.environ["PATH"]},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert "\uc644\ub8cc" in (tmp_path / "out" / "metadata").read_text(encoding="utf-8")

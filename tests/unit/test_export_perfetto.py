@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import io
+import struct
 from collections import defaultdict
 from typing import Any
 
 import pytest
 
 from hmb_trace import testing
+from hmb_trace.catalog.model import Catalog
 from hmb_trace.dumps.dump import open_dump
 from hmb_trace.dumps.timeaxis import RelativeAxis, firmware_axis
 from hmb_trace.dumps.walker import Walker
-from hmb_trace.exports.perfetto import PerfettoWriter
+from hmb_trace.exports import perfetto, perfetto_tracks
+from hmb_trace.exports.perfetto import PerfettoCounts, PerfettoWriter
 from tests.conftest import require_module
 from tests.unit.exporting import CATALOG, Row, record, rows
 
@@ -22,6 +25,8 @@ SLICE_BEGIN, SLICE_END, INSTANT, COUNTER = 1, 2, 3, 4
 
 class Parsed:
     """What a trace says, names resolved."""
+
+    counts = PerfettoCounts()
 
     def __init__(self, data: bytes) -> None:
         require_module("perfetto", "analysis")
@@ -81,9 +86,12 @@ def export(
     walker = Walker(keep_breaks=True)
     writer = PerfettoWriter(out, catalog, axis)
     for batch in open_dump(io.BytesIO(data)).batches(max_bytes, walker=walker):
-        writer.add(batch)
-    writer.finish(walker.breaks or ())
-    return Parsed(out.getvalue())
+        writer.add(batch, walker.breaks or ())
+        walker.breaks = []
+    counts = writer.finish()
+    parsed = Parsed(out.getvalue())
+    parsed.counts = counts
+    return parsed
 
 
 def expected_slices(made: list[Row]) -> list[tuple[str, str, int, int]]:
@@ -135,9 +143,114 @@ def test_without_catalog_every_record_is_an_instant_of_its_cpu() -> None:
 
 
 @pytest.mark.parametrize(("axis", "moved"), [(firmware_axis, 0), (RelativeAxis(5), -5)])
-def test_losses_are_marked_on_the_axis(axis: Any, moved: int) -> None:
-    parsed = export(testing.record(1, ts_ns=5) + testing.record(9, ts_ns=77), axis=axis)
+def test_losses_are_slices_on_every_track_they_concern(axis: Any, moved: int) -> None:
+    """Not on one side track: where one looks, one sees that something is missing."""
+    data = testing.dump(
+        [
+            testing.record(0, ts_ns=5, cpu=0),
+            testing.record(1, ts_ns=6, cpu=1),
+            testing.record(9, ts_ns=77, cpu=0),
+            testing.record(10, ts_ns=78, cpu=3),
+        ]
+    )
+    parsed = export(data, axis=axis)
     assert parsed.events[0]["ts"] == 5 + moved
-    lost = [e for e in parsed.events if e["track"] == "lost records"]
-    assert [(e["ts"], e["name"]) for e in lost] == [(77 + moved, "7 lost")]
-    assert lost[0]["args"] == {"seq_before": 1, "seq_after": 9, "lost": 7}
+    args = {"seq_before": 1, "seq_after": 9, "lost": 7}
+    assert sorted(parsed.slices()) == [
+        ("lost 7", f"cpu {cpu}", 6 + moved, 77 + moved, args) for cpu in (0, 1, 3)
+    ]
+
+
+def test_uncertain_pairs_r16_are_no_slices() -> None:
+    """Begin, a gap, end: whether they belong together is not known."""
+    made = rows(1200)
+    begin = next(row for row in made if row.opcode == 1)
+    end = next(r for r in made if r.opcode == 2 and r.fields["id"] == begin.fields["id"])
+    cut = [record(row) for row in (begin, end)]
+    far = bytearray(cut[1])
+    far[4:8] = (begin.seq + 50).to_bytes(4, "little")
+    parsed = export(cut[0] + bytes(far))
+    assert [one[0] for one in parsed.slices()] == ["lost 49"] * len({s[1] for s in parsed.slices()})
+    names = [e["name"] for e in parsed.events if e["type"] == INSTANT]
+    assert names == ["read_begin (uncertain)", "read_end (uncertain)"]
+    assert (parsed.counts.uncertain, parsed.counts.unmatched) == (1, 0)
+
+
+def test_a_clock_that_goes_back_begins_tracks_of_its_own_r16() -> None:
+    data = testing.dump(
+        [
+            *(testing.record(i, ts_ns=10**9 + i) for i in range(3)),
+            *(testing.record(3 + i, ts_ns=5 + i) for i in range(3)),
+        ]
+    )
+    parsed = export(data, catalog=None)
+    assert [e["track"] for e in parsed.events] == ["cpu 0"] * 3 + ["cpu 0 (clock 2)"] * 3
+
+
+@pytest.mark.parametrize("value", [2**64 - 1, 2**63])
+def test_durations_that_are_none_are_instants(value: int) -> None:
+    field = {"name": "d", "type": "u64"}
+    event = {"opcode": 3, "name": "CMP", "kind": "complete", "duration": "d", "field": [field]}
+    catalog = Catalog.from_dict({"name": "d", "event": [event | {"duration_unit": "us"}]})
+    parsed = export(testing.record(0, struct.pack("<Q", value), opcode=3), catalog=catalog)
+    assert [(e["type"], e["name"]) for e in parsed.events] == [(INSTANT, "CMP")]
+    assert parsed.counts.invalid == 1
+
+
+def test_times_beyond_2_63_are_told() -> None:
+    parsed = export(testing.record(0, ts_ns=2**64 - 5), catalog=None)
+    assert [e["ts"] for e in parsed.events] == [2**63 - 1]
+    assert parsed.counts.warnings() == [
+        "1 records have a time of 2^63 ns or more, which Perfetto cannot show"
+    ]
+
+
+def _begin_catalog() -> Catalog:
+    field = [{"name": "id", "type": "u32"}, {"name": "die", "type": "u32"}]
+    common = {"key": "id", "track": "die", "field": field}
+    return Catalog.from_dict(
+        {
+            "name": "many",
+            "event": [
+                {"opcode": 1, "name": "op_begin", "kind": "begin", "pair": "op_end", **common},
+                {"opcode": 2, "name": "op_end", "kind": "end", "pair": "op_begin", **common},
+            ],
+        }
+    )
+
+
+def test_values_of_a_track_field_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perfetto_tracks, "MOST_TRACKS", 8)
+    records = []
+    for i in range(40):
+        payload = struct.pack("<II", i, i)
+        records.append(testing.record(2 * i, payload, ts_ns=20 * i, opcode=1))
+        records.append(testing.record(2 * i + 1, payload, ts_ns=20 * i + 10, opcode=2))
+    parsed = export(testing.dump(records), catalog=_begin_catalog())
+    tracks = [track for _, track, *_ in sorted(parsed.slices(), key=lambda s: s[2])]
+    assert tracks == [f"die {i}" for i in range(8)] + ["die (others)"] * 32
+    assert parsed.counts.folded == 32
+
+
+@pytest.mark.parametrize(("room", "kept", "lanes"), [(400, 10**6, 256), (400, 5, 256), (0, 0, 4)])
+def test_begins_that_wait_are_bounded(
+    room: int, kept: int, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R34: first arguments go, then tracks, then lanes; the times of slices stay right."""
+    monkeypatch.setattr(perfetto, "_PAYLOAD_ROOM", room)
+    monkeypatch.setattr(perfetto, "_BEGINS_KEPT", kept)
+    monkeypatch.setattr(perfetto_tracks, "MOST_LANES", lanes)
+    payloads = [struct.pack("<II", i, i % 3) for i in range(100)]
+    records = [testing.record(i, p, ts_ns=i, opcode=1) for i, p in enumerate(payloads)]
+    records += [
+        testing.record(100 + i, p, ts_ns=1000 + i, opcode=2) for i, p in enumerate(payloads)
+    ]
+    parsed = export(testing.dump(records), catalog=_begin_catalog())
+    slices = parsed.slices()
+    expected = {(i, 1000 + i) for i in range(100)}
+    assert {(begin, end) for _, _, begin, end, _ in slices} <= expected
+    assert len(slices) + parsed.counts.crowded == 100
+    assert parsed.counts.crowded == (96 if lanes == 4 else 0)
+    assert parsed.counts.bare == 100 - min(room // 8, kept)
+    if kept:
+        assert all(args["id"] == begin for _, _, begin, _, args in slices if args)

@@ -31,6 +31,9 @@ __u32 entries(__u64 slice, __u64 chunk, const struct hmb_carve_limits *l)
 { return hmb_carve_entries(slice, chunk, l); }
 __u64 next_(__u64 slice, __u64 chunk, __u64 done, const struct hmb_carve_limits *l)
 { return hmb_carve_next(slice, chunk, done, l); }
+int list_has(const char *list, const char *entry) { return hmb_list_has(list, entry); }
+void mark_words(__u64 slice, __u64 addr, __u32 *words) { hmb_mark_words(slice, addr, words); }
+int ready(const struct hmb_snapshot *s, __u64 size) { return hmb_is_ready(s, size); }
 """
 
 
@@ -43,9 +46,11 @@ class Snapshot(ctypes.Structure):
 
 
 class Info(ctypes.Structure):
-    _fields_ = tuple(
-        (name, ctypes.c_uint32)
-        for name in ("abi_version", "ring_size", "record_area_off", "total_mmap_size")
+    _fields_ = (
+        *((name, ctypes.c_uint32) for name in ("size", "flags", "abi_version", "ring_size")),
+        *((name, ctypes.c_uint32) for name in ("record_area_off", "total_mmap_size")),
+        ("generation", ctypes.c_uint64),
+        ("reserved", ctypes.c_uint64 * 4),
     )
 
 
@@ -58,7 +63,10 @@ class Watch(ctypes.Structure):
 
 
 class Advance(ctypes.Structure):
-    _fields_ = (("expected", ctypes.c_uint64), ("new_tail", ctypes.c_uint64))
+    _fields_ = (
+        *((name, ctypes.c_uint32) for name in ("size", "flags")),
+        *((name, ctypes.c_uint64) for name in ("expected", "new_tail", "reserved")),
+    )
 
 
 class Limits(ctypes.Structure):
@@ -89,6 +97,9 @@ def logic(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         "observe": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64),
         "slice": (ctypes.c_uint64, ctypes.c_void_p),
         "entries": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p),
+        "list_has": (ctypes.c_char_p, ctypes.c_char_p),
+        "mark_words": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p),
+        "ready": (ctypes.c_void_p, ctypes.c_uint64),
         "next_": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p),
     }.items():
         getattr(library, name).argtypes = types
@@ -154,6 +165,16 @@ def test_fill_r2(logic: ctypes.CDLL) -> None:
     assert fill(64, 0, magic=1) == 0
 
 
+def test_only_a_valid_ring_is_ready(logic: ctypes.CDLL) -> None:
+    def ready(**changes: int) -> bool:
+        return bool(logic.ready(ctypes.byref(snapshot(**changes)), 8192))
+
+    assert ready(head=64)
+    assert not ready(head=64, tail=64)
+    assert not ready(head=64, magic=0)
+    assert not ready(head=64, ring_size=8192)
+
+
 # ---- watch (generation, overflow count) ----
 
 
@@ -191,12 +212,15 @@ def test_watch_r5_r6_counts_overflow_edges_and_new_rings(logic: ctypes.CDLL) -> 
         (64, 2**64 - 64, 2**64 - 64, 0, 0),
         (64, 2**64 - 64, 2**64 - 64, 72, 2),
         (5000 * 8, 0, 0, 4999 * 8, 0),  # R7: an overrun tail moves on all the same
+        (4096, 2048, 2048, 1024, 2),  # a step back
+        (4096, 2048, 2048, 4096 - (1 << 40), 2),  # the ring would look full for ever
+        (5000 * 8, 0, 0, 8, 2),  # R7: not to where the ring is still overrun
     ],
 )
 def test_advance_r2(
     *, logic: ctypes.CDLL, head: int, tail: int, expected: int, new: int, verdict: int
 ) -> None:
-    seen, argument = snapshot(head=head, tail=tail), Advance(expected, new)
+    seen, argument = snapshot(head=head, tail=tail), Advance(32, 0, expected, new)
     assert logic.advance(ctypes.byref(seen), ctypes.byref(argument)) == verdict
 
 
@@ -214,6 +238,7 @@ def carve(logic: ctypes.CDLL, ring: int, **changes: int) -> int:
 
 def test_slice_holds_header_and_ring_in_whole_pages(logic: ctypes.CDLL) -> None:
     assert carve(logic, 2 * MIB) == 2 * MIB + 4096
+    assert carve(logic, 4096, page=64, smallest=0) == 4096 + 64 + 64
     assert carve(logic, 4096) == 8192
     assert carve(logic, 4096, page=65536) == 65536
     assert carve(logic, 65536, smallest=MIB) == MIB
@@ -270,10 +295,31 @@ def test_layout_covers_the_buffer_and_puts_the_slice_first(
     assert all(size % 4096 == 0 for size in sizes)
     assert not descriptors or len(sizes) <= descriptors
     if piece:
-        assert sizes[0] == piece >= ring + 64
+        assert sizes[0] == piece >= ring + 128
         assert len(sizes) > 1
         assert all(size >= min(smallest, chunk) for size in sizes[1:])
         assert descriptors or total - sum(sizes) < max(smallest, 1)
     elif not descriptors:  # without a slice: what the driver did before
         assert sum(sizes) == total
         assert len(sizes) == -(-total // chunk)
+
+
+@pytest.mark.parametrize(
+    ("drives", "entry", "has"),
+    [
+        (b"0000:01:00.0", b"0000:01:00.0", True),
+        (b"0000:01:00.0,S4EW", b"S4EW", True),
+        (b"S4EW", b"S4EW      ", True),  # serial numbers come padded
+        (b"S4EWX", b"S4EW", False),
+        (b"S4E", b"S4EW", False),
+        (b"xS4EW,S4", b"S4EW", False),
+        (b"", b"S4EW", False),
+        (b",,", b"", False),
+        (b"", b"   ", False),
+        (b"a,b", b"b", True),
+    ],
+)
+def test_drives_are_named_one_by_one(
+    logic: ctypes.CDLL, drives: bytes, entry: bytes, has: bool
+) -> None:
+    assert bool(logic.list_has(drives, entry)) is has

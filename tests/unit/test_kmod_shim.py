@@ -45,11 +45,13 @@ class Device:
         if request == shim.GET_INFO:
             assert isinstance(argument, bytearray)
             info = self.info
+            assert struct.unpack_from("=II", argument) == (64, 0)
             fields = (info.abi_version, info.ring_size, info.record_area_off, info.total_mmap_size)
-            struct.pack_into("=IIII", argument, 0, *fields)
+            struct.pack_into("=IIIIIQ", argument, 4, info.flags, *fields, info.generation)
             return 0
         assert request == shim.ADVANCE_TAIL
-        expected, new = struct.unpack("=QQ", argument)
+        size, flags, expected, new, reserved = struct.unpack("=IIQQQ", argument)
+        assert (size, flags, reserved) == (len(argument), 0, 0)
         if struct.unpack_from("<Q", self.region, 0x18)[0] != expected:
             raise OSError(errno.ESTALE, "stale")
         struct.pack_into("<Q", self.region, 0x18, new)
@@ -77,17 +79,19 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Device:
 
 def test_ioctl_numbers_are_those_of_the_uapi_header() -> None:
     text = HEADER.read_text()
-    sizes = {"_IOR": (2, 16), "_IOW": (1, 16)}
+    sizes = {"_IOWR": (3, 64), "_IOW": (1, 32)}
+    kind = re.search(r"NVME_HMB_TRACE_IOC (0x\w+)", text)
+    assert kind
     for name, number in (("GET_INFO", shim.GET_INFO), ("ADVANCE_TAIL", shim.ADVANCE_TAIL)):
-        match = re.search(rf"NVME_HMB_TRACE_{name} (_IO.)\('(.)', (0x\d+)", text)
+        match = re.search(rf"NVME_HMB_TRACE_{name} (_IO\w+)\(NVME_HMB_TRACE_IOC, (0x\d+)", text)
         assert match
         direction, size = sizes[match[1]]
-        assert number == direction << 30 | size << 16 | ord(match[2]) << 8 | int(match[3], 16)
+        assert number == direction << 30 | size << 16 | int(kind[1], 16) << 8 | int(match[2], 16)
 
 
 def test_get_info_unpacks_all_fields(node: Device) -> None:
-    node.info = shim.Info(1, 2, 3, 4)
-    assert shim.get_info(5) == shim.Info(1, 2, 3, 4)
+    node.info = shim.Info(1, 2, 3, 4, shim.InfoFlag.READONLY, 1 << 40)
+    assert shim.get_info(5) == node.info
 
 
 @pytest.mark.parametrize(

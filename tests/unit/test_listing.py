@@ -19,6 +19,7 @@ from hmb_trace.catalog.model import Catalog
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import open_dump
 from hmb_trace.errors import UsageError
+from hmb_trace.escapes import UNSAFE
 from hmb_trace.text.listing import Listing, Style
 
 CATALOG = Catalog.from_dict(
@@ -172,7 +173,7 @@ def test_long_lines_and_many_rows() -> None:
     batch = batch_of(*records)
     got = lines(Style("csv", fields=["seq", "payload"]), batch, None).splitlines()[1:]
     assert [int(line.split(",")[0]) for line in got] == list(range(len(batch)))
-    assert {len(line.split(",")[1]) for line in got} == {8128}
+    assert {len(line.split(",")[1]) for line in got} == {len("hex:") + 8128}
 
 
 def _column(batch: RecordBatch, name: str) -> list[Any]:
@@ -185,3 +186,66 @@ def test_header_columns() -> None:
     rows = list(csv.DictReader(io.StringIO(lines(Style("csv", fields=names), batch))))
     for name in names:
         assert [int(row[name]) for row in rows] == _column(batch, name)
+
+
+def _texts(how: str, texts: list[str]) -> list[str]:
+    """Each text as a char field comes out of C (fast) and of a template (slow)."""
+    fields = [{"name": "t", "type": "char[8]"}]
+    events = [
+        {"opcode": 1, "name": "fast", "format": "{t}", "field": fields},
+        {"opcode": 2, "name": "slow", "format": "{t:>1}", "field": fields},
+    ]
+    catalog = Catalog.from_dict({"name": "t", "event": events})
+    records = [
+        testing.record(2 * i + opcode, text.encode().ljust(8, b"\0"), opcode=opcode)
+        for i, text in enumerate(texts)
+        for opcode in (1, 2)
+    ]
+    made = lines(Style(how, fields=["message"]), batch_of(*records), catalog)
+    return made.split("\n")[how == "csv" : -1]
+
+
+def test_c_and_python_escape_the_same_characters_in_the_same_way() -> None:
+    points = [c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
+    risky = {c for first, last in UNSAFE for c in (first - 1, *range(first, last + 1), last + 1)}
+    sample = sorted({c for c in points if c < 0x3000 or c % 997 == 0} | (risky - {-1, 0}))
+    for how in ("text", "jsonl", "csv"):
+        texts = [f"a{chr(c)}b" for c in sample]
+        found = [
+            line for at in range(0, len(texts), 2000) for line in _texts(how, texts[at:][:2000])
+        ]
+        assert found[::2] == found[1::2]
+        for code, line in zip(sample, found[::2], strict=True):
+            hidden = any(first <= code <= last for first, last in UNSAFE)
+            assert (chr(code) in line) == (not hidden), hex(code)
+            if how == "jsonl":
+                assert json.loads(line) == {"message": f"a{chr(code)}b"}
+
+
+def test_csv_safe_guards_what_a_spreadsheet_takes_for_a_formula() -> None:
+    texts = ["=1+1", "@SUM(A1)", "-2+3", "+4", "plain"]
+    fields = [{"name": "t", "type": "char[8]"}, {"name": "n", "type": "i8"}]
+    events = [{"opcode": 1, "name": "=e", "format": "{n} {t}", "field": fields}]
+    catalog = Catalog.from_dict({"name": "t", "event": events})
+    records = [
+        testing.record(i, text.encode().ljust(8, b"\0") + b"\xff", opcode=1)
+        for i, text in enumerate(texts)
+    ]
+    columns = ["t", "n", "name", "message"]
+    safe = lines(Style("csv", fields=columns, csv_safe=True), batch_of(*records), catalog)
+    rows = list(csv.DictReader(io.StringIO(safe)))
+    assert [row["t"] for row in rows] == ["'=1+1", "'@SUM(A1)", "'-2+3", "'+4", "plain"]
+    assert {row["n"] for row in rows} == {"-1"}
+    assert {row["name"] for row in rows} == {"'=e"}
+    assert [row["message"] for row in rows] == [f"'-1 {text}" for text in texts]
+    plain = lines(Style("csv", fields=columns), batch_of(*records), catalog)
+    assert [row["t"] for row in csv.DictReader(io.StringIO(plain))] == texts
+
+
+def test_bytes_in_csv_are_read_as_no_number() -> None:
+    fields = [{"name": "b", "type": "bytes[2]"}]
+    events = [{"opcode": 1, "name": "e", "field": fields}]
+    catalog = Catalog.from_dict({"name": "t", "event": events})
+    batch = batch_of(testing.record(0, b"\x12\xe5", opcode=1), testing.record(1, b"\0", opcode=1))
+    made = lines(Style("csv", fields=["payload", "b", "message"]), batch, catalog)
+    assert made == 'payload,b,message\nhex:12e5,"hex:12e5","b=12e5"\nhex:00,"","b=?"\n'

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -243,3 +244,12 @@ def test_header_p3_values_that_json_cannot_hold(tmp_path: Path) -> None:
     with pytest.raises(HeaderError, match="JSON"):
         pccx.write(out, b"", made)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("item", [b"{},", b"[],", b"1,"])
+def test_a_header_of_millions_of_values_is_refused_at_once(item: bytes) -> None:
+    data = b'{"pccx_lab_version":"x","a":[' + item * (4 << 20) + b"1]}"
+    begin = time.monotonic()
+    with pytest.raises(HeaderError, match="values, expected at most 1048576"):
+        parse_header(data)
+    assert time.monotonic() - begin < 1

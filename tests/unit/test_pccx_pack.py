@@ -356,8 +356,11 @@ def test_convert_between_event_encodings(dump: Path, tmp_path: Path) -> None:
     pccx.convert(first, second, "bincode")
     pccx.convert(second, third, "flatbuf")
     assert flat(third) == flat(first)
-    pccx.convert(third, third, "flatbuf", checksum="hex")  # in place
-    assert flat(third) == flat(first)
+    pccx.convert(third, tmp_path / "e.pccx", "flatbuf", checksum="hex")
+    assert flat(tmp_path / "e.pccx") == flat(first)
+    for encoding in ("flatbuf", "bincode"):
+        with pytest.raises(UsageError, match="is an input too"):
+            pccx.convert(third, third, encoding)
     with pytest.raises(pccx.PccxError, match="cannot become raw"):
         pccx.convert(second, tmp_path / "d.pccx", "raw")
     assert not (tmp_path / "d.pccx").exists()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmb_trace.report.loghist import LogHistogram, bucket_end, bucket_of, quarter, quarters
+from hmb_trace.query.histogram import LogHistogram, bucket_end, bucket_of, quarter, quarters
 from hmb_trace.report.timegrid import TimeGrid
 
 TIMES = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=30)

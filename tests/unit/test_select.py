@@ -14,9 +14,15 @@ import pytest
 from hmb_trace import testing
 from hmb_trace.catalog.model import Catalog
 from hmb_trace.dumps.batch import RecordBatch
-from hmb_trace.dumps.dump import open_dump
+from hmb_trace.dumps.dump import Dump, open_dump
 from hmb_trace.dumps.sidecar import ClockPair, Device, IndexEntry, Sidecar, sidecar_path
-from hmb_trace.dumps.timeaxis import HostAxis, RelativeAxis, parse_moment
+from hmb_trace.dumps.timeaxis import (
+    ClockPieces,
+    RelativeAxis,
+    host_axis,
+    parse_moment,
+    relative_axis,
+)
 from hmb_trace.errors import UsageError
 from hmb_trace.query.expression import Expression
 from hmb_trace.query.select import (
@@ -28,6 +34,7 @@ from hmb_trace.query.select import (
     parse_time,
     spans_of,
 )
+from hmb_trace.query.stats import gather
 
 CATALOG = Catalog.from_dict(
     {
@@ -185,19 +192,129 @@ def test_moments() -> None:
         parse_moment("yesterday")
 
 
-def test_host_axis_interpolates_between_pairs_and_back() -> None:
-    base = 1_700_000_000 * 10**9
-    axis = HostAxis(
-        [[ClockPair(ts_ns=1000, host_ns=base), ClockPair(ts_ns=2000, host_ns=base + 1500)]]
+def _segment(folder: Path, number: int, times: list[int], **known: Any) -> None:
+    path = folder / f"dev-{number:06d}-20260101T000000Z.bin"
+    first = known.pop("first_seq", 0)
+    made = [testing.record(first + i, ts_ns=ts) for i, ts in enumerate(times)]
+    path.write_bytes(testing.dump(made))
+    sidecar = Sidecar(
+        segment=path.name,
+        number=number,
+        label="dev",
+        device=Device(path="x"),
+        bytes=32 * len(times),
+        records=len(times),
+        first_ts_ns=times[0],
+        last_ts_ns=times[-1],
+        index=[IndexEntry(offset=0, seq=0, ts_ns=0)],
+        **known,
     )
-    records = [testing.record(i, ts_ns=ts) for i, ts in enumerate((500, 1000, 1500, 2000, 3000))]
-    made = next(open_dump(io.BytesIO(testing.dump(records))).batches())
-    assert (axis(made) - base).tolist() == [-500, 0, 750, 1500, 2500]
+    sidecar_path(path).write_bytes(sidecar.encode())
+
+
+BASE = 1_700_000_000 * 10**9
+
+
+def test_host_axis_interpolates_between_pairs_and_back(tmp_path: Path) -> None:
+    pairs = [ClockPair(ts_ns=1000, host_ns=BASE), ClockPair(ts_ns=2000, host_ns=BASE + 1500)]
+    _segment(tmp_path, 1, [500, 1000, 1500, 2000, 3000], clock=pairs)
+    dump = open_dump(tmp_path)
+    made = next(dump.batches())
+    axis = host_axis(dump)
+    assert (axis(made) - BASE).tolist() == [-500, 0, 750, 1500, 2500]
+    piece = ClockPieces(dump).of_segment[0][0].piece
     for ts, host in zip(made.ts_ns, axis(made), strict=True):
-        assert axis.to_firmware(int(host)) == int(ts)
+        assert piece.firmware(int(host)) == int(ts)
     assert RelativeAxis(1000)(made).tolist() == [-500, 0, 500, 1000, 2000]
     with pytest.raises(UsageError, match="no clock pairs"):
-        HostAxis([[]])
+        host_axis(open_dump(io.BytesIO(testing.record(0))))
+
+
+MS = 10**6
+
+
+def _two_epochs(folder: Path) -> Dump:
+    """100 records a ms apart on the host's clock: 0..49 in one epoch, 50..99 in the next."""
+    times = [1000 * MS + i * MS for i in range(50)]
+    first = [ClockPair(ts_ns=1000 * MS, host_ns=BASE)]
+    second = [ClockPair(ts_ns=1000 * MS, host_ns=BASE + 50 * MS)]
+    _segment(folder, 1, times, clock=first)
+    _segment(folder, 2, times, clock=second, epoch=1)
+    return open_dump(folder)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"), [("+0.02s", "+0.03s"), ("+0.045s", "+0.055s"), ("+0.07s", None)]
+)
+@pytest.mark.parametrize("clock", ["relative", "host"])
+def test_a_time_of_the_host_lies_in_one_epoch_r16(
+    begin: str, end: str | None, clock: str, tmp_path: Path
+) -> None:
+    """Seen before: records of both epochs, and twice as many as lie in the span."""
+    dump = _two_epochs(tmp_path)
+    wanted = range(
+        round(float(begin[1:-1]) * 1000), 1 + (round(float(end[1:-1]) * 1000) if end else 99)
+    )
+    if clock == "host":
+        second = "2023-11-14T22:13:20"
+        begin, end = f"{second}{begin[2:-1]}", end and f"{second}{end[2:-1]}"
+    time, windows = parse_time(dump, begin, end)
+    got = [
+        (b.segment - 0) * 50 + (int(ts) // MS - 1000)
+        for b in Selection(time=time, windows=windows).batches(dump)
+        for ts in b.ts_ns
+    ]
+    assert got == list(wanted)
+
+
+def test_relative_time_goes_on_over_epochs_and_clock_steps_r16(tmp_path: Path) -> None:
+    dump = _two_epochs(tmp_path)
+    axis = relative_axis(dump)
+    assert [int(t) for b in dump.batches() for t in axis(b)] == [i * MS for i in range(100)]
+    bare = tmp_path / "bare.bin"
+    times = [5 * MS, 6 * MS, 900 * MS, 1 * MS, 3 * MS]
+    bare.write_bytes(testing.dump(testing.record(i, ts_ns=ts) for i, ts in enumerate(times)))
+    alone = open_dump(bare)
+    axis = relative_axis(alone)
+    got = [int(t) // MS for b in alone.batches() for t in axis(b)]
+    assert got == [0, 1, 895, 895, 897]
+    _, windows = parse_time(alone, "+0.896s", None)
+    assert [int(s) for b in Selection(windows=windows).batches(alone) for s in b.seq] == [4]
+    assert gather(dump).span_ns == 98 * MS
+    assert gather(alone).span_ns == 897 * MS
+    assert gather(alone, selection=Selection(cpus=frozenset({0}))).span_ns == 897 * MS
+
+
+def test_a_clock_step_ends_the_reach_of_a_pair_r16(tmp_path: Path) -> None:
+    """An older sidecar: the pairs show that the clock went back, the records show where."""
+    times = [1000 * MS, 1001 * MS, 1002 * MS, 10 * MS, 11 * MS]
+    pairs = [
+        ClockPair(ts_ns=1000 * MS, host_ns=BASE),
+        ClockPair(ts_ns=11 * MS, host_ns=BASE + 4 * MS),
+    ]
+    _segment(tmp_path, 1, times, clock=pairs)
+    dump = open_dump(tmp_path)
+    axis = host_axis(dump)
+    assert [int(t) - BASE for b in dump.batches() for t in axis(b)] == [i * MS for i in range(5)]
+
+
+@pytest.mark.parametrize(
+    "text", ["18446744073709551616", "99999999999999999999s", "9" * 5000, "+300000000d", "9" * 5000 + "s"]
+)
+def test_a_moment_that_no_clock_reaches_is_one_line(text: str) -> None:
+    with pytest.raises(UsageError, match="moment"):
+        parse_moment(text)
+
+
+def test_ranges_are_checked() -> None:
+    for text, what, limit in (("0..4294967296", "seq", 1 << 32), ("70000", "opcode", 1 << 16)):
+        with pytest.raises(UsageError, match="expected 0 to"):
+            parse_range(text, what, limit)
+    with pytest.raises(UsageError, match="lies after"):
+        parse_time(open_dump(io.BytesIO(testing.record(0))), "2", "1")
+    with pytest.raises(UsageError, match="before its begin"):
+        parse_numbers(["5..3"], "cpu", 256)
+    assert parse_opcodes(["RE*"], CATALOG) == {1}
 
 
 def _indexed(folder: Path, number: int, start: int) -> Path:
@@ -233,4 +350,4 @@ def test_time_range_reads_only_what_the_index_says(tmp_path: Path, first: int, l
     assert got == list(range(first, min(last, 299) + 1))
     read = sum(len(b) for b in dump.batches(spans=spans_of(dump, wanted)))
     assert read <= last - first + 70
-    assert parse_time(dump, "+0.0001s", None) == Range(100_000, None)
+    assert parse_time(dump, "+0.0001s", None) == (Range(100_000, None), [])

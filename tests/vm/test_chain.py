@@ -64,7 +64,7 @@ class Chain:
         )
 
     def load(self, options: str = "") -> None:
-        self.guest.check(f"insmod {self.module} {options}")
+        self.guest.check(f"insmod {self.module} pci_regions=all {options}")
 
     def attribute(self, name: str) -> str:
         return self.guest.check(f"cat {SYSFS}/{name}").strip()

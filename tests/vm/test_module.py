@@ -26,17 +26,19 @@ def _check_names() -> list[str]:
     return [f.name for f in functions if any(ast.unparse(d) == "check" for d in f.decorator_list)]
 
 
-@pytest.fixture(scope="module")
-def results(module: Path) -> Iterator[dict[str, Any]]:
-    """One boot for all checks: problem by check, and what was seen from outside afterwards."""
+@pytest.fixture(scope="module", params=["6.1", "6.12", "7"])
+def results(machine: None, request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    """One boot per kernel for all checks: problem by check, and what was seen from outside."""
+    kernel = vmkit.KERNELS[request.param]
+    module = vmkit.build_module(kernel)
     shared = Path(f"/dev/shm/hmb-vm-module-{module.stat().st_ino}")
     memory = bytearray(1 << 20)
     struct.pack_into("<IIII", memory, 0, 0x54424D48, 1, 1 << 19, 64)
     memory[2048 : 2048 + len(OUTSIDE)] = OUTSIDE
     shared.write_bytes(memory)
     try:
-        with vmkit.Guest(shared=shared) as guest:
-            fake = vmkit.build_fake_nvme()
+        fake = vmkit.build_fake_nvme(kernel)
+        with vmkit.Guest(shared=shared, kernel=kernel) as guest:
             code, text = guest.sh(f"/usr/bin/python3 {CHECKS} {module} {fake}", 200)
             lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
             found: dict[str, Any] = {line["check"]: line["problem"] for line in lines}

@@ -16,16 +16,18 @@ import vmkit
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(240)]
 
 
-def test_patched_nvme_drives_a_disk(module: Path, tmp_path: Path) -> None:
-    driver = vmkit.build_patched_nvme()
+@pytest.mark.parametrize("series", ["6.1", "6.12", "7"])
+def test_patched_nvme_drives_a_disk(machine: None, series: str, tmp_path: Path) -> None:
+    kernel = vmkit.KERNELS[series]
+    module, driver = vmkit.build_module(kernel), vmkit.build_patched_nvme(kernel)
     disk = tmp_path / "disk"
     disk.write_bytes(os.urandom(1 << 20))
     extra = ("-drive", f"file={disk},format=raw,if=none,id=d", "-device", "nvme,drive=d,serial=x")
-    needed = [path for path in vmkit.module_files("nvme") if path.name != "nvme.ko"]
-    with vmkit.Guest(extra=extra) as guest:
+    needed = [path for path in kernel.modules("nvme") if path.name != "nvme.ko"]
+    with vmkit.Guest(extra=extra, kernel=kernel) as guest:
         for path in needed:
             guest.sh(f"insmod {path}")  # some are loaded already
-        guest.check(f"insmod {driver} trace_ring_kb=2048")
+        guest.check(f"insmod {driver} trace_drives=x")
         guest.wait("[ -b /dev/nvme0n1 ]")
         guest.check(f"cmp /dev/nvme0n1 {disk}")
         guest.check("dd if=/dev/zero of=/dev/nvme0n1 bs=4096 count=1 conv=fsync")

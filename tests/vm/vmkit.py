@@ -23,8 +23,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kernels import KERNELS, Kernel, installed_headers
+from suites import CACHE, SYSTEM_QEMU, Qemu, VmError, package, run
+
+__all__ = ["CACHE", "HOME", "KERNELS", "Guest", "Kernel", "VmError", "package", "run"]
+
 REPO = Path(__file__).resolve().parents[2]
-CACHE = Path(__file__).parent / "cache"
+HOME = KERNELS["6.1"]  # the kernel whose headers are installed
 GUEST = Path(__file__).parent / "guest"
 BOOT_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "autofs4")
 SPLATS = re.compile(
@@ -33,98 +38,14 @@ SPLATS = re.compile(
 )
 
 
-class VmError(Exception):
-    """The machinery failed, not the thing under test."""
-
-
-def run(*command: str | Path, cwd: Path | None = None, quiet: bool = True) -> str:
-    """Run a command; its stdout, or VmError with all that it said."""
-    result = subprocess.run(
-        [str(word) for word in command], cwd=cwd, text=True, capture_output=quiet, check=False
-    )
-    if result.returncode:
-        raise VmError(f"{' '.join(map(str, command))}: {result.stdout}{result.stderr}")
-    return result.stdout or ""
-
-
-@functools.cache
 def kernel_version() -> str:
     """Of the newest 6.1 headers that are installed."""
-    found = [
-        match[1]
-        for path in Path("/usr/src").glob("linux-headers-*-amd64")
-        if (match := re.fullmatch(r"linux-headers-(6\.1\.0-\d+)-amd64", path.name))
-    ]
-    if not found:
-        raise VmError("no 6.1 kernel headers: apt-get install linux-headers-amd64")
-    return max(found, key=lambda version: int(version.rsplit("-", 1)[1]))
-
-
-def package(name: str, *, options: tuple[str, ...] = ()) -> Path:
-    """A Debian package, downloaded once and unpacked into the cache."""
-    target = CACHE / "x" / name.replace(":", "_")
-    if (target / ".done").exists():
-        return target
-    debs = CACHE / "debs"
-    debs.mkdir(parents=True, exist_ok=True)
-    stem = name.partition(":")[0]
-    if not list(debs.glob(f"{stem}_*.deb")):
-        download = ("apt-get", "-o", "APT::Sandbox::User=root", *options, "download", name)
-        try:
-            run(*download, cwd=debs)
-        except VmError:
-            run("apt-get", *options, "update")  # the lists are absent or old
-            run(*download, cwd=debs)
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    run("dpkg", "-x", next(debs.glob(f"{stem}_*.deb")), target)
-    (target / ".done").touch()
-    return target
-
-
-@functools.cache
-def kernel_tree() -> Path:
-    """The unpacked kernel image package, with its modules indexed."""
-    version = f"{kernel_version()}-amd64"
-    tree = package(f"linux-image-{version}")
-    if not (tree / "lib/modules" / version / "modules.dep.bin").exists():
-        run("depmod", "-b", tree, version)
-    return tree
-
-
-def _unpacked(image: bytes) -> bytes:
-    """The ELF kernel inside a bzImage (offsets: the x86 boot protocol)."""
-    start = (image[0x1F1] + 1) * 512 + int.from_bytes(image[0x248:0x24C], "little")
-    packed = image[start : start + int.from_bytes(image[0x24C:0x250], "little")]
-    tools = {b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"\x1f\x8b": "gzip"}
-    for magic, tool in tools.items():
-        if packed.startswith(magic):
-            # The build appends the unpacked size: 4 bytes that the tools may grumble about.
-            done = subprocess.run(
-                [tool, "-dc"], input=packed[:-4], capture_output=True, check=False
-            )
-            if done.stdout.startswith(b"\x7fELF"):
-                return done.stdout
-    raise VmError(f"cannot unpack the kernel image (payload begins with {packed[:6]!r})")
-
-
-@functools.cache
-def vmlinux() -> Path:
-    """The kernel, decompressed: it boots seconds faster than the bzImage."""
-    target = CACHE / f"vmlinux-{kernel_version()}"
-    if not target.exists():
-        image = kernel_tree() / f"boot/vmlinuz-{kernel_version()}-amd64"
-        temporary = target.with_suffix(".tmp")
-        temporary.write_bytes(_unpacked(image.read_bytes()))
-        temporary.rename(target)
-    return target
+    return installed_headers()
 
 
 def module_files(name: str) -> list[Path]:
-    """A kernel module and what it needs, in the order of loading."""
-    version = f"{kernel_version()}-amd64"
-    shown = run("modprobe", "-d", kernel_tree(), "-S", version, "--show-depends", name)
-    return [Path(line.split()[1]) for line in shown.splitlines() if line.startswith("insmod")]
+    """A module of the installed 6.1 kernel and what it needs, in the order of loading."""
+    return HOME.modules(name)
 
 
 def _copy_changed(sources: dict[Path, Path]) -> None:
@@ -137,7 +58,7 @@ def _copy_changed(sources: dict[Path, Path]) -> None:
 
 def headers() -> Path:
     """The build directory of the installed 6.1 headers."""
-    return Path(f"/lib/modules/{kernel_version()}-amd64/build")
+    return HOME.headers
 
 
 def kbuild(folder: Path, kdir: Path | None = None, *settings: str) -> str:
@@ -156,53 +77,47 @@ def module_sources(name: str) -> Path:
     return target
 
 
-def build_module() -> Path:
-    """nvme_hmb_trace.ko against the installed 6.1 headers."""
-    target = module_sources("module")
-    kbuild(target)
+def build_module(kernel: Kernel = HOME) -> Path:
+    """nvme_hmb_trace.ko for a kernel, by default the installed 6.1 headers."""
+    target = module_sources(_build_folder("module", kernel))
+    kbuild(target, kernel.headers, *kernel.settings)
     return target / "nvme_hmb_trace.ko"
 
 
-def build_fake_nvme() -> Path:
+def build_fake_nvme(kernel: Kernel = HOME) -> Path:
     """fake_nvme.ko: a drive with a trace slice and nothing else."""
-    target = CACHE / "fake_nvme"
+    target = CACHE / _build_folder("fake_nvme", kernel)
     patch = REPO / "kmod_shim/nvme-pci"
     sources = [*(Path(__file__).parent / "fake_nvme").iterdir(), *patch.glob("*.[ch]")]
     _copy_changed({path: target / path.name for path in sources})
-    kbuild(target)
+    kbuild(target, kernel.headers, *kernel.settings)
     return target / "fake_nvme.ko"
 
 
-@functools.cache
 def linux_source() -> Path:
     """Parts of linux-source-6.1: the nvme driver and checkpatch."""
-    target = CACHE / "linux"
-    if not (target / ".done").exists():
-        package_tree = package("linux-source-6.1")
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir()
-        archive = package_tree / "usr/src/linux-source-6.1.tar.xz"
-        wanted = ("*/drivers/nvme/host", "*/scripts/checkpatch.pl", "*/scripts/spelling.txt")
-        run("tar", "-C", target, "--strip-components=1", "-xJf", archive, "--wildcards", *wanted)
-        (target / ".done").touch()
-    return target
+    return HOME.source
 
 
-def build_patched_nvme() -> Path:
-    """The nvme driver of linux-source-6.1 with our patch: its nvme.ko."""
+def _build_folder(name: str, kernel: Kernel) -> str:
+    return name if kernel is HOME else f"{name}-{kernel.release}"
+
+
+def build_patched_nvme(kernel: Kernel = HOME) -> Path:
+    """The nvme driver of a kernel's source package with our patch: its nvme.ko."""
     patch = REPO / "kmod_shim/nvme-pci"
-    target = CACHE / "nvme"
+    target = CACHE / _build_folder("nvme", kernel)
     stamp = target / ".patched"
     mark = "".join(f"{path.name}{path.read_text()}" for path in sorted(patch.iterdir()))
     host = target / "drivers/nvme/host"
     if not stamp.exists() or stamp.read_text() != mark:
         shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(linux_source() / "drivers/nvme/host", host)
-        run(patch / "apply.sh", target)
+        shutil.copytree(kernel.source, target)
+        run(patch / "apply.sh", "--kernel", "any", target)
         stamp.write_text(mark)
     # nvme.ko alone: Debian's nvme-core.ko fits, its symbols are in the headers.
     off = [f"CONFIG_NVME_{name}=" for name in ("CORE", "FABRICS", "RDMA", "FC", "TCP")]
-    kbuild(host, None, "CONFIG_BLK_DEV_NVME=m", *off)
+    kbuild(host, kernel.headers, "CONFIG_BLK_DEV_NVME=m", *off, *kernel.settings)
     return host / "nvme.ko"
 
 
@@ -219,11 +134,9 @@ def _newc(name: str, data: bytes, mode: int) -> bytes:
 
 
 @functools.cache
-def initramfs() -> Path:
+def initramfs(kernel: Kernel = HOME) -> Path:
     """busybox, /init and the modules that reach the host's root."""
-    modules: list[Path] = []
-    for name in BOOT_MODULES:
-        modules += [path for path in module_files(name) if path not in modules]
+    modules = kernel.modules(*BOOT_MODULES)
     parts = [_newc(folder, b"", 0o40755) for folder in ("bin", "mods", "proc", "sys", "dev")]
     parts += [_newc(folder, b"", 0o40755) for folder in ("host", "over", "new")]
     parts.append(_newc("bin/busybox", Path("/bin/busybox").read_bytes(), 0o100755))
@@ -231,7 +144,7 @@ def initramfs() -> Path:
     parts += [_newc(f"mods/{path.name}", path.read_bytes(), 0o100644) for path in modules]
     order = "".join(f"{path.name}\n" for path in modules)
     parts += [_newc("mods/order", order.encode(), 0o100644), _newc("TRAILER!!!", b"", 0)]
-    target = CACHE / "initramfs.gz"
+    target = CACHE / f"initramfs-{kernel.release}.gz"
     target.write_bytes(gzip.compress(b"".join(parts), 1))
     return target
 
@@ -245,6 +158,8 @@ class Guest:
         shared: the file behind the ivshmem region (BAR 2, write-back above 4 GiB), if any.
         exchange: a host directory, writable in the guest as /mnt/exchange.
         extra: more QEMU arguments.
+        kernel: what boots.
+        qemu: which QEMU; suites.new_qemu() for one that speaks vfio-user.
     """
 
     mode: str = "plain"
@@ -253,6 +168,9 @@ class Guest:
     extra: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     memory: str = "768M"
+    kernel: Kernel = HOME
+    qemu: Qemu = SYSTEM_QEMU
+    machine: str = "q35"
 
     def __enter__(self) -> Guest:
         self._folder = Path(tempfile.mkdtemp(prefix="hmb-vm-"))
@@ -263,6 +181,7 @@ class Guest:
             stdin=subprocess.DEVNULL,
             stdout=(self._folder / "qemu").open("wb"),
             stderr=subprocess.STDOUT,
+            env=self.qemu.environment or None,
         )
         try:
             self._shell = self._connect(self._folder / "shell")
@@ -285,9 +204,10 @@ class Guest:
             f"hmb.python={Path(sys.base_prefix).resolve()}"
         )
         command = [
-            *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none"),
-            *("-no-reboot", "-machine", "q35", "-cpu", "max", "-accel", "tcg", "-smp", "2"),
-            *("-m", self.memory, "-kernel", str(vmlinux()), "-initrd", str(initramfs())),
+            *(*self.qemu.command, "-nodefaults", "-no-user-config", "-display", "none"),
+            *("-no-reboot", "-machine", self.machine, "-cpu", "max", "-accel", "tcg"),
+            *("-smp", "2", "-m", self.memory, "-kernel", str(self.kernel.vmlinux)),
+            *("-initrd", str(initramfs(self.kernel))),
             *("-append", append, "-serial", f"file:{self.console}"),
             *("-serial", f"unix:{self._folder / 'shell'},server=on,wait=off"),
             *("-qmp", f"unix:{self._qmp_path},server=on,wait=off"),

@@ -89,7 +89,6 @@ def new_collector(settings: Settings, ring: Ring, opened: Spool) -> Any:
     c.invalid_ns = _INVALID_NS
     c.batch_bytes = min(max(rotate // 8, _BATCH_MIN), _BATCH_MAX)
     c.once = settings.once
-    testhook.arm_collector(c)
     return c
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where tests end or hinder the daemon at a chosen step; idle unless the environment asks.
 
-HMB_TRACE_TEST_KILL=STEP[:N]    SIGKILL at the N-th passing of a step (docs/durability.md)
+HMB_TRACE_TEST_KILL=STEP[:N]    SIGKILL at the N-th passing of a step (docs/durability.md);
+                                steps of the collector need tests/native/testpoint.c preloaded
 HMB_TRACE_TEST_WRITE=KIND:N     the N-th data write fails: eio, enospc, or short (half of it)
 HMB_TRACE_TEST_HOLD=SECONDS     the writer sleeps once before its first data write
 """
@@ -15,16 +16,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hmb_trace._core import lib
-
-# Collector steps of enum hmb_kill_at; the C loop counts them itself.
-_COLLECTOR = {
-    "collector-before-copy": lib.HMB_KILL_BEFORE_COPY,
-    "collector-before-commit": lib.HMB_KILL_BEFORE_COMMIT,
-    "collector-inside-commit": lib.HMB_KILL_INSIDE_COMMIT,
-    "collector-after-commit": lib.HMB_KILL_AFTER_COMMIT,
-    "collector-after-tail": lib.HMB_KILL_AFTER_TAIL,
-}
 _step, _, _count = os.environ.get("HMB_TRACE_TEST_KILL", "").partition(":")
 _left = int(_count or 1)
 
@@ -36,12 +27,6 @@ def point(step: str) -> None:
         _left -= 1
         if _left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-def arm_collector(collector: Any) -> None:
-    """Hand a collector step to the C loop."""
-    if _step in _COLLECTOR:
-        collector.kill_at, collector.kill_after = _COLLECTOR[_step], _left
 
 
 def pwrite() -> Callable[[int, Any, int], int]:

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import stat
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +38,6 @@ _SIZE_MAX = 1 << 62
 _HEADER = 65536  # bytes before journal and data
 _CHUNK = 1 << 20
 _OFFSET_COUNTERS: int = ffi.offsetof("struct hmb_state", "counters")
-# struct hmb_writer_commit.base: planned position, epoch, counters there, counters at the start
-_BASE = struct.Struct(f"<QQ{events.COUNTERS.size}s{events.COUNTERS.size}s")
 
 
 class EarlierRing(msgspec.Struct, kw_only=True):
@@ -72,7 +69,7 @@ class DamagedSpoolError(InvalidDataError):
 
 
 class WriterState(msgspec.Struct, kw_only=True):
-    """struct hmb_writer_commit in Python; positions as in api.h.
+    """struct hmb_writer_commit in Python; positions as in libhmbtrace/api/spool.h.
 
     `planned` is the last position whose events are all in the segment's files,
     `planned_counters` what had been counted there: the segment may be cut there.
@@ -361,14 +358,12 @@ class Spool:
 
     def commit(self, commit: Any) -> None:
         """Publish for the collector, while it does not run."""
-        lib.hmb_spool_commit(self.c, commit, 0)
+        lib.hmb_spool_commit(self.c, commit)
 
     def read_writer(self) -> WriterState:
         """The writer's last commit."""
         raw = self._writer
         lib.hmb_spool_read_writer(self.c, raw)
-        base = bytes(ffi.buffer(raw.base))[: _BASE.size]
-        planned, epoch, planned_counters, base_counters = _BASE.unpack(base)
         return WriterState(
             data_tail=raw.data_tail,
             journal_tail=raw.journal_tail,
@@ -381,10 +376,10 @@ class Spool:
             phase=raw.phase,
             cause=raw.seal_cause,
             name=ffi.string(raw.name).decode(errors="surrogateescape"),
-            planned=planned,
-            epoch=epoch,
-            planned_counters=planned_counters,
-            base_counters=base_counters,
+            planned=raw.planned,
+            epoch=raw.epoch,
+            planned_counters=events.counters_bytes(raw.planned_counters),
+            base_counters=events.counters_bytes(raw.base_counters),
         )
 
     def commit_writer(self, state: WriterState) -> None:
@@ -396,8 +391,12 @@ class Spool:
         raw.events_offset, raw.started_ns = state.events_offset, state.started_ns
         raw.phase, raw.seal_cause = state.phase, state.cause
         raw.name = state.name.encode(errors="surrogateescape")[:255]
-        counters = (state.planned_counters, state.base_counters)
-        ffi.memmove(raw.base, _BASE.pack(state.planned, state.epoch, *counters), _BASE.size)
+        raw.planned, raw.epoch = state.planned, state.epoch
+        for to, counters in (
+            (raw.planned_counters, state.planned_counters),
+            (raw.base_counters, state.base_counters),
+        ):
+            ffi.memmove(ffi.addressof(to), counters, events.COUNTERS.size)
         lib.hmb_spool_commit_writer(self.c, raw)
 
     # -- journal and data

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journal's events and the collector's counters, as bytes (struct hmb_event in api.h)."""
+"""The journal's events and the collector's counters, as bytes (libhmbtrace/api/journal.h)."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ IDS: dict[int, str] = {
     lib.HMB_EV_RESERVED_SET: "reserved-set",
     lib.HMB_EV_CLOCK: "clock",
     lib.HMB_EV_STATE: "state",
+    lib.HMB_EV_SEQ_GLITCH: "seq-glitch",
+    lib.HMB_EV_CLOCK_STEP: "clock-step",
 }
 
 # What the four values of an event mean, by kind; the rest carries none.
@@ -51,6 +53,8 @@ VALUE_NAMES: dict[int, tuple[str, ...]] = {
     lib.HMB_EV_UNKNOWN_RING_FLAGS: ("bits",),
     lib.HMB_EV_RESERVED_SET: ("field", "value"),
     lib.HMB_EV_STATE: ("state", "cause"),
+    lib.HMB_EV_SEQ_GLITCH: ("seq_before", "seq"),
+    lib.HMB_EV_CLOCK_STEP: ("ts_before", "reserved", "step_ns", "error_ns"),
 }
 
 

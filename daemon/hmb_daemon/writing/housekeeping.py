@@ -12,13 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import zstandard
-
 from hmb_daemon.host import sysio
 from hmb_daemon.writing import names
 from hmb_daemon.writing.segment import sync_directory
+from hmb_trace.dumps.zstd import compress_seekable
 
-_CHUNK = 1 << 20
 _NICE = 10
 _PERIOD_S = 30.0
 
@@ -95,18 +93,12 @@ class Housekeeper:
 
     def _compress_to(self, source: Path, temporary: Path) -> int:
         """Compressed bytes; 0 when told to hurry."""
-        size = source.stat().st_size
-        compressor = zstandard.ZstdCompressor(level=self.level, write_checksum=True)
         with source.open("rb") as raw, temporary.open("wb") as packed:
-            with compressor.stream_writer(packed, size=size, closefd=False) as stream:
-                while chunk := raw.read(_CHUNK):
-                    if self._hurry.is_set():
-                        return 0
-                    stream.write(chunk)
+            size = compress_seekable(raw, packed, self.level, stop=self._hurry.is_set)
             packed.flush()
             os.fsync(packed.fileno())
             os.posix_fadvise(raw.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            return packed.tell()
+            return size
 
     # -- retention
 

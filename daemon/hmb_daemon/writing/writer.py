@@ -23,7 +23,7 @@ from hmb_daemon.recovery import recovery
 from hmb_daemon.recovery.recovery import Left
 from hmb_daemon.spool.causes import Cause, Note
 from hmb_daemon.spool.file import Spool, counters_in
-from hmb_daemon.spool.journal import COUNTERS, Event, counters_bytes, parse
+from hmb_daemon.spool.journal import Event, counters_bytes, parse
 from hmb_daemon.writing import names
 from hmb_daemon.writing import sidecar_builder as describe
 from hmb_daemon.writing.event_log import EventLogger
@@ -597,6 +597,3 @@ class Writer(threading.Thread):
             with contextlib.suppress(OSError):  # nothing is left to be written
                 self.segment.close()
             self.segment = None
-
-
-assert COUNTERS.size <= 184  # fits twice into the spool's writer commit

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from hmb_trace.catalog.model import Catalog
-from hmb_trace.dumps.dump import Dump
+from hmb_trace.dumps.dump import Dump, open_dumps
 from hmb_trace.dumps.kinds import Kind, kind_of
 from hmb_trace.dumps.timeaxis import CLOCKS
 from hmb_trace.query.expression import Expression
@@ -51,11 +50,17 @@ _SELECTION = [
     ),
 ]
 CATALOG = click.option(
+    "-c",
     "--catalog",
     "catalog_path",
     metavar="FILE",
     envvar="HMB_TRACE_CATALOG",
     help="Opcode catalog (TOML).",
+)
+CSV_SAFE = click.option(
+    "--csv-safe",
+    is_flag=True,
+    help="CSV: an apostrophe before text that a spreadsheet would take for a formula.",
 )
 CLOCK = click.option(
     "--clock",
@@ -83,8 +88,19 @@ def _with(options: Sequence[Callable[[F], F]], function: F) -> F:
     return function
 
 
+def given(*paths: str | None) -> tuple[str, ...]:
+    """Those that were named: with the inputs, what an output must not replace."""
+    return tuple(path for path in paths if path)
+
+
 def load_catalog(path: str | None, files: Sequence[str] = ()) -> Catalog | None:
-    """The catalog that was named, else the one in the header of a .pccx among the files (P7)."""
+    """The catalog that was named, else the one in the header of a .pccx among the files (P7).
+
+    A .pccx of events has its own: its opcodes are event types, of which no other catalog knows.
+    """
+    for name in files:
+        if kind_of(name) is Kind.PCCX and (events := _events_of(name)):
+            return events
     if path:
         return Catalog.load(path)
     for name in files:
@@ -94,8 +110,23 @@ def load_catalog(path: str | None, files: Sequence[str] = ()) -> Catalog | None:
     return None
 
 
+def _events_of(name: str) -> Catalog | None:
+    from hmb_trace.pccx.as_records import event_catalog  # noqa: PLC0415 - only for .pccx
+
+    return event_catalog(name)
+
+
+def open_files(files: Sequence[str]) -> Dump:
+    """The records of dumps, or the events of one .pccx as rows. Raises HmbTraceError."""
+    if any(kind_of(name) is Kind.PCCX for name in files):
+        from hmb_trace.pccx.as_records import open_inputs  # noqa: PLC0415 - only for .pccx
+
+        return open_inputs(files)
+    return open_dumps(files)
+
+
 def _own_catalog(name: str) -> Catalog | None:
-    if name == "-" or not Path(name).is_file() or kind_of(name) is not Kind.PCCX:
+    if kind_of(name) is not Kind.PCCX:
         return None
     from hmb_trace import pccx  # noqa: PLC0415 - only for .pccx
 
@@ -106,11 +137,13 @@ def _own_catalog(name: str) -> Catalog | None:
 
 def make_selection(dump: Dump, catalog: Catalog | None, chosen: dict[str, Any]) -> Selection:
     """What the selection options ask for. Raises UsageError."""
+    time, windows = parse_time(dump, chosen["begin"], chosen["end"])
     return Selection(
         opcodes=parse_opcodes(chosen["opcodes"], catalog),
         cpus=parse_numbers(chosen["cpus"], "cpu", 256),
         flags=parse_flags(chosen["flags"]),
         seq=parse_range(chosen["seq"], "seq") if chosen["seq"] else None,
-        time=parse_time(dump, chosen["begin"], chosen["end"]),
+        time=time,
+        windows=windows,
         where=[Expression(text, catalog) for text in chosen["where"]],
     )

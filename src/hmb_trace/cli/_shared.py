@@ -9,8 +9,8 @@ import sys
 
 import click
 
-from hmb_trace.commandline import printable
 from hmb_trace.dumps.dump import Dump
+from hmb_trace.escapes import printable, printable_json
 
 FILES = click.argument("files", nargs=-1, required=True, metavar="FILE...")
 PARTIAL = click.option(
@@ -44,7 +44,13 @@ def say(line: str) -> None:
 
 def print_json(value: object) -> None:
     """One JSON value on a line of its own."""
-    print(json.dumps(value, ensure_ascii=False))
+    print(json_line(value))
+
+
+def json_line(value: object) -> str:
+    """A value as JSON that any reader takes and no terminal obeys."""
+    plain = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    return printable_json(json.dumps(value, ensure_ascii=not plain, allow_nan=False))
 
 
 def raise_problems(dump: Dump) -> None:

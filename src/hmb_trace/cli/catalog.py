@@ -15,7 +15,7 @@ from hmb_trace.cli._shared import note, say
 from hmb_trace.commandline import SuggestingGroup
 from hmb_trace.dumps.dump import open_dump
 from hmb_trace.errors import from_os_error
-from hmb_trace.pccx.output import atomic_output
+from hmb_trace.files import output_file
 
 _OUTPUT = click.option("-o", "--output", metavar="FILE", help="Default: standard output.")
 
@@ -34,11 +34,8 @@ def command() -> None:
     """
 
 
-def _write(text: str, output: str | None) -> None:
-    if output is None or output == "-":
-        print(text, end="")
-        return
-    with atomic_output(output) as stream:
+def _write(text: str, output: str | None, *inputs: str) -> None:
+    with output_file(output, inputs=inputs) as stream:
         stream.write(text.encode())
 
 
@@ -88,7 +85,8 @@ def init(dump: str, output: str | None, name: str | None) -> None:
     with open_dump(dump) as opened:
         title = name or ("standard input" if dump == "-" else Path(dump).name)
         catalog, counts = catalog_import.from_dump(opened, title)
-    _write(catalog_import.to_toml(catalog, counts), output)
+        read = [dump, *(segment.name for segment in opened.segments)]
+    _write(catalog_import.to_toml(catalog, counts), output, *read)
 
 
 @command.command("import")
@@ -108,7 +106,8 @@ def import_(file: str, output: str | None, name: str | None) -> None:
     """
     text = _read(file)
     read = catalog_import.from_csv if file.lower().endswith(".csv") else catalog_import.from_c
-    _write(catalog_import.to_toml(read(text, name or os.path.basename(file))), output)  # noqa: PTH119 - "-" too
+    made = read(text, name or os.path.basename(file))  # noqa: PTH119 - "-" too
+    _write(catalog_import.to_toml(made), output, file)
 
 
 def _read(file: str) -> str:

@@ -14,18 +14,20 @@ from hmb_trace.catalog.model import Catalog
 from hmb_trace.cli._options import (
     CATALOG,
     CLOCK,
+    given,
     load_catalog,
     make_selection,
+    open_files,
     selection_options_without_to,
 )
 from hmb_trace.cli._progress import input_bytes, progress_bar
 from hmb_trace.cli._shared import FILES, PARTIAL, note, notes_to_stderr, raise_problems
 from hmb_trace.cli.decode import write_listing
 from hmb_trace.dumps.batch import RecordBatch
-from hmb_trace.dumps.dump import Dump, open_dumps
+from hmb_trace.dumps.dump import Dump
 from hmb_trace.dumps.kinds import Kind, kind_of
 from hmb_trace.dumps.timeaxis import axis_of, host_axis
-from hmb_trace.dumps.walker import Walker
+from hmb_trace.dumps.walker import SequenceBreak, Walker
 from hmb_trace.errors import UsageError
 from hmb_trace.files import output_file
 from hmb_trace.query.select import Selection
@@ -50,7 +52,7 @@ class _Job:
     """What is to be converted, and how."""
 
     dump: Dump
-    files: tuple[str, ...]
+    inputs: tuple[str, ...]  # what the output must not replace
     output: str
     target: str
     catalog: Catalog | None
@@ -58,6 +60,11 @@ class _Job:
     selection: Selection
     partial: bool
     walker: Walker
+
+    def new_breaks(self) -> list[SequenceBreak]:
+        """Those found since the last call."""
+        found, self.walker.breaks = self.walker.breaks or [], []
+        return found
 
     def batches(self, advance: Callable[[int], None]) -> Iterator[RecordBatch]:
         found = self.selection.batches(self.dump, partial=self.partial, walker=self.walker)
@@ -118,16 +125,22 @@ def command(
     if encoding:
         raise UsageError("--encoding is for --to pccx")
     catalog = load_catalog(catalog_path, files)
-    dump = open_dumps(files)
+    dump = open_files(files)
     selection = make_selection(dump, catalog, chosen)
     if target == "ctf":
-        _to_ctf(dump, output, selection, catalog, copy=copy, split_cpu=split_cpu, partial=partial)
+        if not selection.is_everything:
+            raise UsageError(
+                "--to ctf takes whole files; select first: hmb-trace filter ... -o part.bin"
+            )
+        made = {"copy": copy, "split_cpu": split_cpu, "partial": partial}
+        _to_ctf(dump, output, catalog, quiet=quiet, **made)
         raise_problems(dump)
         return
     if copy or split_cpu:
         raise UsageError("--copy and --split-cpu are for --to ctf")
     walker = Walker(keep_breaks=target == "perfetto")
-    job = _Job(dump, files, output, target, catalog, clock, selection, partial, walker)
+    inputs = (*files, *(segment.name for segment in dump.segments), *given(catalog_path))
+    job = _Job(dump, inputs, output, target, catalog, clock, selection, partial, walker)
     with progress_bar(f"to {target}", _size(files), quiet=quiet) as advance:
         said = _run(job, job.batches(advance))
     if not quiet and output != "-":
@@ -151,7 +164,7 @@ def _size(files: tuple[str, ...]) -> int | None:
 def _run(job: _Job, batches: Iterable[RecordBatch]) -> str:
     if job.target in ("csv", "jsonl"):
         listing = Listing(Style(job.target, job.clock), job.catalog)
-        with output_file(job.output, inputs=job.files) as out:
+        with output_file(job.output, inputs=job.inputs) as out:
             return f"{write_listing(out, listing, batches, axis_of(job.clock, job.dump))} records"
     if job.target == "perfetto":
         return _to_perfetto(job, batches)
@@ -160,46 +173,42 @@ def _run(job: _Job, batches: Iterable[RecordBatch]) -> str:
     axis = host_axis(job.dump) if job.clock == "host" else None
     maker = arrow.ArrowMaker(job.catalog, axis=axis)
     write = arrow.write_parquet if job.target == "parquet" else arrow.write_ipc
-    with output_file(job.output, inputs=job.files) as out:
+    with output_file(job.output, inputs=job.inputs) as out:
         return f"{write(out, maker, batches)} rows"
 
 
 def _to_perfetto(job: _Job, batches: Iterable[RecordBatch]) -> str:
     from hmb_trace.exports.perfetto import PerfettoWriter  # noqa: PLC0415 - analysis extra
 
-    with output_file(job.output, inputs=job.files) as out:
-        writer = PerfettoWriter(out, job.catalog, axis_of(job.clock, job.dump))
+    axis = axis_of(job.clock, job.dump)
+    with output_file(job.output, inputs=job.inputs) as out:
+        writer = PerfettoWriter(out, job.catalog, axis, realtime=job.clock == "host")
         for batch in batches:
-            writer.add(batch)
-        counts = writer.finish(job.walker.breaks or ())
+            writer.add(batch, job.new_breaks())
+        counts = writer.finish()
+    for line in counts.warnings():
+        note(f"warning: {line}")
     return (
         f"{counts.slices} slices, {counts.instants} instants ({counts.unmatched} begins or ends "
-        f"without a partner), {counts.counters} counter values"
+        f"without a partner, {counts.uncertain} uncertain pairs), {counts.counters} counter values"
     )
 
 
-def _to_ctf(
-    dump: Dump,
-    output: str,
-    selection: Selection,
-    catalog: Catalog | None,
-    *,
-    copy: bool,
-    split_cpu: bool,
-    partial: bool,
-) -> None:
+def _to_ctf(dump: Dump, output: str, catalog: Catalog | None, *, quiet: bool, **how: bool) -> None:
     from hmb_trace.exports import ctf  # noqa: PLC0415 - only for CTF
 
-    if not selection.is_everything:
-        raise UsageError(
-            "--to ctf takes whole files; select first: hmb-trace filter ... -o part.bin"
-        )
     if output == "-":
         raise UsageError("--to ctf makes a directory; name a new one with -o")
-    made = ctf.export(
-        dump, output, catalog=catalog, copy=copy, split_cpu=split_cpu, partial=partial
+    made = ctf.export(dump, output, catalog=catalog, **how)
+    for line in made.warnings:
+        note(f"warning: {line}")
+    if quiet:
+        return
+    clocks = f", {made.clocks} traces (a clock each)" if made.clocks > 1 else ""
+    note(
+        f"{output}: {made.records} records, {made.streams} streams, {made.linked} of them linked"
+        f"{clocks}"
     )
-    note(f"{output}: {made.records} records, {made.streams} streams, {made.linked} of them linked")
     if made.untyped:
         note(f"payload lengths differ from the catalog, shown as bytes: {', '.join(made.untyped)}")
 
@@ -216,23 +225,24 @@ def _to_pccx(
     """.pccx to .pccx here; dumps go the way of hmb-trace pack."""
     from hmb_trace import pccx  # noqa: PLC0415 - only for .pccx
 
-    catalog = load_catalog(catalog_path, files)
-    if any(name != "-" and kind_of(name) is Kind.PCCX for name in files):
+    catalog = Catalog.load(catalog_path) if catalog_path else None
+    if any(kind_of(name) is Kind.PCCX for name in files):
         if len(files) > 1:
             raise UsageError("--to pccx takes one .pccx, or dumps")
         with progress_bar("to pccx", None, quiet=quiet) as advance:
             for line in pccx.convert(
-                Path(files[0]),
+                files[0],
                 output,
                 encoding or "raw",
                 catalog=catalog,
                 partial=partial,
                 progress=advance,
+                keep=given(catalog_path),
             ):
                 note(f"warning: {line}")
         return
     options = pccx.PackOptions(encoding=encoding or "raw", catalog=catalog, partial=partial)
     with progress_bar("to pccx", _size(files), quiet=quiet) as advance:
-        result = pccx.pack(files, output, options, progress=advance)
+        result = pccx.pack(files, output, options, progress=advance, keep=given(catalog_path))
     for line in result.warnings:
         note(f"warning: {line}")

@@ -12,13 +12,15 @@ import click
 from hmb_trace.cli._options import (
     CATALOG,
     CLOCK,
+    CSV_SAFE,
     load_catalog,
     make_selection,
+    open_files,
     selection_options,
 )
 from hmb_trace.cli._shared import FILES, PARTIAL, notes_to_stderr, raise_problems
 from hmb_trace.dumps.batch import RecordBatch
-from hmb_trace.dumps.dump import Dump, open_dump, open_dumps
+from hmb_trace.dumps.dump import Dump, open_dump
 from hmb_trace.dumps.follow import follow
 from hmb_trace.dumps.timeaxis import Axis, axis_of
 from hmb_trace.errors import UsageError
@@ -42,6 +44,7 @@ from hmb_trace.text.listing import FORMATS, PAYLOADS, Listing, Style
 @click.option("-n", "--limit", type=click.IntRange(min=0), help="Stop after so many records.")
 @click.option("--follow", "following", is_flag=True, help="FILE is a live dump-set directory.")
 @PARTIAL
+@CSV_SAFE
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of standard output.")
 def command(
     *,
@@ -54,6 +57,7 @@ def command(
     limit: int | None,
     following: bool,
     partial: bool,
+    csv_safe: bool,
     output: str | None,
     **chosen: Any,
 ) -> None:
@@ -69,11 +73,11 @@ def command(
     notes_to_stderr()
     catalog = load_catalog(catalog_path, files)
     columns = [name.strip() for name in fields.split(",")] if fields else []
-    listing = Listing(Style(form, clock, payload, columns), catalog)
+    listing = Listing(Style(form, clock, payload, columns, csv_safe), catalog)
     if following:
         follow_set(_live_directory(files, clock), listing, chosen, limit=limit, output=output)
         return
-    dump = open_dumps(files)
+    dump = open_files(files)
     selection = make_selection(dump, catalog, chosen)
     batches = selection.batches(dump, partial=partial)
     with output_file(output, inputs=files) as out:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from hmb_trace.commandline import printable
 from hmb_trace.errors import EXIT_DATA_PROBLEM, EXIT_OK
+from hmb_trace.escapes import printable
 from hmb_trace.live.diagnosis import Finding, Status, System, diagnose
 
 _COLOURS = {Status.OK: "green", Status.NOTE: "blue", Status.WARN: "yellow", Status.FAIL: "red"}

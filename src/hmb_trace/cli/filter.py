@@ -10,6 +10,7 @@ import click
 from hmb_trace.cli._options import (
     CATALOG,
     CLOCK,
+    CSV_SAFE,
     load_catalog,
     make_selection,
     selection_options,
@@ -35,6 +36,7 @@ from hmb_trace.text.listing import FORMATS, Listing, Style
 @CLOCK
 @selection_options
 @PARTIAL
+@CSV_SAFE
 @click.option("-o", "--output", metavar="FILE", help="Write there; - is standard output.")
 def command(
     *,
@@ -43,6 +45,7 @@ def command(
     catalog_path: str | None,
     clock: str,
     partial: bool,
+    csv_safe: bool,
     output: str | None,
     **chosen: Any,
 ) -> None:
@@ -71,7 +74,7 @@ def command(
                 out.write(batch.to_bytes())
                 count += len(batch)
         else:
-            listing = Listing(Style(form, clock), catalog)
+            listing = Listing(Style(form, clock, csv_safe=csv_safe), catalog)
             count = write_listing(out, listing, batches, axis_of(clock, dump))
     if output and output != "-":
         note(f"{output}: {count} records")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from hmb_trace.catalog.model import Catalog
+from hmb_trace.cli._options import CATALOG, given, load_catalog
 from hmb_trace.cli._progress import input_bytes, progress_bar
-from hmb_trace.cli._shared import note
-from hmb_trace.commandline import printable
+from hmb_trace.cli._shared import note, notes_to_stderr
 from hmb_trace.dumps.sidecar import stem
 from hmb_trace.errors import UsageError
+from hmb_trace.escapes import printable
 from hmb_trace.pccx import PackOptions, PackResult, pack
 from hmb_trace.pccx.packing import CHECKSUMS, ENCODINGS
 
@@ -44,7 +44,7 @@ def _report(result: PackResult, output: str, quiet: bool) -> None:
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.option("-o", "--output", metavar="FILE", help="Default: INPUT with .pccx; - for a pipe.")
 @click.option("-e", "--encoding", type=click.Choice(ENCODINGS), default="raw", show_default=True)
-@click.option("-c", "--catalog", metavar="FILE", help="Opcode catalog (TOML).")
+@CATALOG
 @click.option(
     "--clock-mhz",
     type=click.IntRange(1, 2**32 - 1),
@@ -65,7 +65,7 @@ def command(
     inputs: tuple[str, ...],
     output: str | None,
     encoding: str,
-    catalog: str | None,
+    catalog_path: str | None,
     clock_mhz: int | None,
     checksum: str,
     api_names: bool,
@@ -92,8 +92,9 @@ def command(
       hmb-trace-daemon --device shm:/ring --output - | hmb-trace pack - -o live.pccx
     """
     target = output or _default_output(inputs)
-    loaded = Catalog.load(catalog) if catalog else None
-    options = PackOptions(encoding, loaded, clock_mhz, checksum, partial, api_names)
+    notes_to_stderr()
+    catalog = load_catalog(catalog_path, inputs)
+    options = PackOptions(encoding, catalog, clock_mhz, checksum, partial, api_names)
     with progress_bar("packing", input_bytes(inputs), quiet=quiet) as progress:
-        result = pack(inputs, target, options, progress=progress)
+        result = pack(inputs, target, options, progress=progress, keep=given(catalog_path))
     _report(result, target, quiet)

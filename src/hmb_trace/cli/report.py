@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 import click
 
-from hmb_trace.errors import CannotCreateError, from_os_error
+from hmb_trace.cli._options import CATALOG, given, load_catalog, open_files
+from hmb_trace.cli._shared import note, notes_to_stderr
+from hmb_trace.files import output_file
 
 
 @click.command(
@@ -28,16 +28,11 @@ Examples:
     metavar="FILE",
     help="Where the page goes; - for standard output.",
 )
-@click.option(
-    "--catalog",
-    type=click.Path(),
-    metavar="FILE",
-    help="Opcode catalog: names, messages, latencies of paired events.",
-)
+@CATALOG
 @click.option("--title", help="Heading of the page.  [default: the name of the first file]")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing when all is well.")
 def command(
-    files: tuple[str, ...], output: str, catalog: str | None, title: str | None, quiet: bool
+    files: tuple[str, ...], output: str, catalog_path: str | None, title: str | None, quiet: bool
 ) -> None:
     """Write one self-contained HTML page about dumps.
 
@@ -47,34 +42,21 @@ def command(
     sample of the records that can be searched. It loads nothing from the network, and stays
     small whatever the size of the dumps.
     """
-    from hmb_trace.dumps.dump import open_dumps  # noqa: PLC0415 - numpy and the rest only when it runs
-    from hmb_trace.report import build  # noqa: PLC0415 - the same
+    from hmb_trace.report import build  # noqa: PLC0415 - numpy and the rest only when it runs
 
-    page = build(open_dumps(files), catalog=catalog, title=title or _title(files))
-    # A file's name need not be UTF-8.
-    page = page.encode(errors="backslashreplace").decode()
-    _write(output, page)
+    notes_to_stderr()
+    catalog = load_catalog(catalog_path, files)
+    dump = open_files(files)
+    inputs = (*files, *(s.name for s in dump.segments), *given(catalog_path))
+    with output_file(output, inputs=inputs) as out:
+        page = build(dump, catalog=catalog, title=title or _title(files))
+        # A file's name need not be UTF-8.
+        data = page.encode(errors="backslashreplace")
+        out.write(data)
     if not quiet and output != "-":
-        click.echo(f"{output}: {len(page.encode()) / 1024:.0f} KiB, open it in a browser", err=True)
+        note(f"{output}: {len(data) / 1024:.0f} KiB, open it in a browser")
 
 
 def _title(files: tuple[str, ...]) -> str:
     first = "standard input" if files[0] == "-" else Path(files[0]).resolve().name
     return first if len(files) == 1 else f"{first} and {len(files) - 1} more"
-
-
-def _write(output: str, page: str) -> None:
-    """All or nothing: a page half written never stands under its name."""
-    if output == "-":
-        sys.stdout.write(page)
-        return
-    target = Path(output)
-    if target.is_dir():
-        raise CannotCreateError(f"cannot create {output}: it is a directory; name a file in it")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(page, encoding="utf-8")
-        temporary.replace(target)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise from_os_error(error, f"cannot create {output}", creating=True) from error

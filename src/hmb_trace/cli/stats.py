@@ -81,6 +81,14 @@ def _print(made: dict[str, Any], top: int) -> None:
     _section("durations", _durations(made), right=tuple(range(1, 8)))
     if made["unmatched_begins"] or made["unmatched_ends"]:
         click.echo(f"unmatched: {made['unmatched_begins']} begins, {made['unmatched_ends']} ends")
+    if made["uncertain"]:
+        click.echo(
+            f"uncertain: {made['uncertain']:,} pairs enclose a gap, a new epoch or a clock step "
+            "(not in the durations)"
+        )
+    invalid = sum(one["invalid"] for one in made["durations"].values())
+    if invalid:
+        click.echo(f"invalid: {invalid:,} durations are negative, all ones or too large (left out)")
 
 
 def _section(title: str, rows: list[list[str]], right: tuple[int, ...]) -> None:
@@ -143,5 +151,6 @@ def _durations(made: dict[str, Any]) -> list[list[str]]:
     rows = [["event", "count", "min", "mean", "p50", "p99", "p99.9", "max"]]
     for name, one in made["durations"].items():
         keys = ("min_ns", "mean_ns", "p50_ns", "p99_ns", "p999_ns", "max_ns")
-        rows.append([name, f"{one['count']:,}", *(format_duration(one[key]) for key in keys)])
+        shown = ["-" if one[key] is None else format_duration(one[key]) for key in keys]
+        rows.append([name, f"{one['count']:,}", *shown])
     return rows

@@ -10,8 +10,8 @@ import click
 
 from hmb_trace.cli._progress import input_bytes, progress_bar
 from hmb_trace.cli._shared import note
-from hmb_trace.commandline import printable
 from hmb_trace.errors import UsageError
+from hmb_trace.escapes import printable
 from hmb_trace.pccx import unpack
 
 

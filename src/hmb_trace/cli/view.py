@@ -13,10 +13,10 @@ from hmb_trace.cli._options import (
     CLOCK,
     load_catalog,
     make_selection,
+    open_files,
     selection_options,
 )
 from hmb_trace.cli._shared import FILES, notes_to_stderr
-from hmb_trace.dumps.dump import open_dumps
 from hmb_trace.dumps.timeaxis import axis_of, can_read_twice
 from hmb_trace.errors import MissingExtraError, UsageError
 from hmb_trace.text.listing import Listing, Style
@@ -41,7 +41,7 @@ def command(*, files: tuple[str, ...], catalog_path: str | None, clock: str, **c
     """
     notes_to_stderr()
     catalog = load_catalog(catalog_path, files)
-    dump = open_dumps(files)
+    dump = open_files(files)
     if not can_read_twice(dump):
         raise UsageError("view needs files; save the pipe first, or use hmb-trace decode -")
     selection = make_selection(dump, catalog, chosen)

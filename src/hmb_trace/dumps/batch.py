@@ -3,16 +3,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from hmb_trace._core import ffi, lib
-from hmb_trace.dumps.walker import COLUMNS, byte_pointer, pointer
+from hmb_trace.dumps.walker import COLUMNS, NO_CUTS, byte_pointer, pointer
 from hmb_trace.layout import RECORD_HDR_SIZE, RecordFlag, align8
+
+
+class ClockCut(NamedTuple):
+    """A place where ts_ns does not go on: an epoch begins, or the clock was set (SPEC R16).
+
+    Attributes:
+        offset: of the first record of the new piece, in its file.
+        ts_before: of the record before it.
+        ts_after: of that record.
+        epoch: a new epoch, and not only another time.
+    """
+
+    offset: int
+    ts_before: int
+    ts_after: int
+    epoch: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +47,9 @@ class RecordBatch:
         cpu: firmware core (uint8).
         flags: RecordFlag bits (uint8).
         payload_len: bytes, padding not counted (uint16).
+        cuts: offsets in the file at which a new piece begins (SPEC R16): records are missing
+            before it, or an epoch or a clock begins. Also of rows that were not selected.
+        steps: those of the cuts at which the clock is another.
     """
 
     buffer: memoryview
@@ -44,6 +63,8 @@ class RecordBatch:
     cpu: npt.NDArray[np.uint8]
     flags: npt.NDArray[np.uint8]
     payload_len: npt.NDArray[np.uint16]
+    cuts: npt.NDArray[np.uint64] = field(default_factory=lambda: NO_CUTS)
+    steps: tuple[ClockCut, ...] = ()
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -101,6 +122,26 @@ class RecordBatch:
                 pointer(out.view("u1")) if kind.itemsize else None,
             )
         return out
+
+    def offset_rows(self, offsets: Sequence[int]) -> list[int]:
+        """The first row at or behind each of some offsets in the file; len(self): none is."""
+        found: list[int] = np.searchsorted(self.offset, np.array(offsets, "u8")).tolist()
+        return found
+
+    def cut_rows(self) -> npt.NDArray[np.uint64]:
+        """Rows before which a new piece begins; len(self): after the last."""
+        return np.searchsorted(self.offset, self.cuts).astype("u8")
+
+    def after(self, earlier: Sequence[RecordBatch]) -> RecordBatch:
+        """The batch with the cuts of batches before it, of which no row was selected.
+
+        They come before the first row: where exactly, no row can tell any more.
+        """
+        if not any(len(one.cuts) for one in earlier):
+            return self
+        steps = [step._replace(offset=self.base) for one in earlier for step in one.steps]
+        cuts = np.union1d(self.cuts, np.array([self.base], "u8"))
+        return replace(self, cuts=cuts, steps=(*steps, *self.steps))
 
     def select(self, rows: npt.NDArray[Any] | slice) -> RecordBatch:
         """The rows that a boolean mask, an index array or a slice picks; the buffer is shared."""

@@ -16,6 +16,7 @@ from typing import BinaryIO, NamedTuple
 from hmb_trace.dumps import segments as _segments
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.kinds import Kind, describe_magic
+from hmb_trace.dumps.pieces import PieceFinder
 from hmb_trace.dumps.segments import Segment
 from hmb_trace.dumps.sources import Source
 from hmb_trace.dumps.walker import End, Walker
@@ -92,10 +93,13 @@ class Span(NamedTuple):
 class _SegmentReader:
     """Walks one file window by window."""
 
-    def __init__(self, segment: Segment, source: Source, wanted: _Pass) -> None:
+    def __init__(
+        self, segment: Segment, source: Source, wanted: _Pass, pieces: PieceFinder
+    ) -> None:
         self.segment = segment
         self.source = source
         self.wanted = wanted
+        self.pieces = pieces
 
     def batches(self, span: Span) -> Iterator[RecordBatch]:
         """Raises DumpError after the last good batch."""
@@ -106,8 +110,11 @@ class _SegmentReader:
                 view, columns=wanted.columns, markers=wanted.markers
             )
             if used:
-                yield RecordBatch(view[:used], pos, span.segment, self.segment.name, **arrays)
+                found = RecordBatch(view[:used], pos, span.segment, self.segment.name, **arrays)
+                yield self.pieces.mark(found, wanted.walker)
             pos += used
+            if last and (end is End.DONE or end.short):
+                self._check_source(pos, span.segment)
             if end is End.DONE and last:
                 return
             if end is not End.DONE and (last or not end.short):
@@ -120,6 +127,12 @@ class _SegmentReader:
         # A stream gives more than was asked for when a window was not used up.
         return (view, last) if end is None else (view[: end - pos], last)
 
+    def _check_source(self, pos: int, segment: int) -> None:
+        """Bytes that end because their container is damaged (a torn .zst) end like a torn dump."""
+        if self.source.fault:
+            reason = f"{self.source.fault}; whole records end at byte {pos} of the dump"
+            raise DumpError(self.segment.name, pos, reason, segment)
+
     def _stop(self, end: End, rest: memoryview, pos: int, segment: int) -> None:
         if self.segment.partial and not any(rest[:RECORD_HDR_SIZE]):
             return  # preallocated, not written (SPEC R14)
@@ -131,11 +144,13 @@ class Dump:
 
     Attributes:
         segments: the files, in order.
+        directories: the dump sets among what was opened.
         problems: what a pass with partial=True met, one DumpError for each bad file.
     """
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
+    def __init__(self, segments: Sequence[Segment], directories: Sequence[Path] = ()) -> None:
         self.segments = list(segments)
+        self.directories = list(directories)
         self.problems: list[DumpError] = []
 
     def batches(
@@ -170,39 +185,54 @@ class Dump:
         *,
         partial: bool = False,
         on_bytes: Callable[[memoryview], object] | None = None,
+        on_batch: Callable[[RecordBatch], object] | None = None,
+        spans: Sequence[Span] | None = None,
     ) -> None:
         """Count everything into the walker without making columns (fastest).
 
         Args:
             on_bytes: called with the bytes of the records, piece by piece.
+            on_batch: the same with a batch without rows, for its bytes and its cuts.
+            spans: the parts wanted; None: all.
 
         Raises:
             DumpError, HmbTraceError: as batches.
         """
-        for batch in self._run(_Pass(walker, DEFAULT_BATCH, False, False), partial=partial):
+        wanted = _Pass(walker, DEFAULT_BATCH, False, False)
+        for batch in self._run(wanted, partial=partial, spans=spans):
             if on_bytes:
                 on_bytes(batch.buffer)
+            if on_batch:
+                on_batch(batch)
 
     def _run(
         self, wanted: _Pass, *, partial: bool, spans: Sequence[Span] | None = None
     ) -> Iterator[RecordBatch]:
         self.problems = []
+        pieces = PieceFinder(self.segments)
         for span in self.whole() if spans is None else spans:
             try:
-                yield from self._span(span, wanted)
+                yield from self._span(span, wanted, pieces)
             except DumpError as error:
                 self.problems.append(error)
                 if not partial:
                     raise
 
-    def _span(self, span: Span, wanted: _Pass) -> Iterator[RecordBatch]:
+    def _span(self, span: Span, wanted: _Pass, pieces: PieceFinder) -> Iterator[RecordBatch]:
         index = span.segment
         segment = self.segments[index]
         continues = index > 0 and not span.begin and segment.continues(self.segments[index - 1])
         wanted.walker.begin_segment(index, span.begin, continues=continues)
+        pieces.begin(index, span.begin, continues=continues)
+        whole = not span.begin and span.end is None
         source = segment.open()
         try:
-            yield from _SegmentReader(segment, source, wanted).batches(span)
+            yield from _SegmentReader(segment, source, wanted, pieces).batches(span)
+        except DumpError as error:
+            wanted.walker.end_segment(whole=whole, fault=error)
+            raise
+        else:
+            wanted.walker.end_segment(whole=whole, fault=None)
         finally:
             source.close()
 
@@ -237,11 +267,12 @@ def open_dump(path: str | os.PathLike[str] | BinaryIO) -> Dump:
         NoInputError: nothing there.
     """
     if isinstance(path, (str, os.PathLike)):
-        return Dump(_segments.of_paths([os.fspath(path)]))
+        return open_dumps([os.fspath(path)])
     name = str(getattr(path, "name", "stream"))
     return Dump([Segment(name, None, Kind.STREAM, path)])
 
 
-def open_dumps(paths: Sequence[str | Path]) -> Dump:
+def open_dumps(paths: Sequence[str | os.PathLike[str]]) -> Dump:
     """Open several dumps as one stream, in the order given. Raises as open_dump."""
-    return Dump(_segments.of_paths([os.fspath(path) for path in paths]))
+    directories = [Path(path) for path in paths if str(path) != "-" and Path(path).is_dir()]
+    return Dump(_segments.of_paths([os.fspath(path) for path in paths]), directories)

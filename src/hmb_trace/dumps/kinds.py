@@ -8,6 +8,8 @@ import os
 import stat
 from pathlib import Path
 
+from hmb_trace.dumps import stdin
+from hmb_trace.dumps.zstd import is_zstd
 from hmb_trace.errors import InvalidDataError, NoInputError, from_os_error
 
 RECORD_MAGIC_BYTES = b"RECT"
@@ -16,7 +18,6 @@ _MAGICS = {
     b"HMBT": "ring",
     b"PCCX": "pccx",
     b"HREJ": "rejects",
-    b"\x28\xb5\x2f\xfd": "zstd",
 }
 
 
@@ -61,6 +62,8 @@ def kind_of_head(path: str, head: bytes) -> Kind:
     for magic, kind in _MAGICS.items():
         if head[:4] == magic or (len(head) < 4 and magic.startswith(head)):
             return Kind(kind)
+    if is_zstd(head):
+        return Kind.ZSTD
     if path.endswith(".part") and not any(head):
         return Kind.DUMP
     raise wrong_magic(path, head)
@@ -69,12 +72,14 @@ def kind_of_head(path: str, head: bytes) -> Kind:
 def kind_of(path: str) -> Kind:
     """What lies at path: a file's kind by its magic, a directory, a device or a pipe.
 
+    Of standard input only a .pccx is told apart: it is mapped, and so must be kept first.
+
     Raises:
         NoInputError: nothing there.
         InvalidDataError: a file that is none of ours.
     """
     if path == "-":
-        return Kind.STREAM
+        return Kind.PCCX if stdin.is_package() else Kind.STREAM
     if is_shm_name(path):
         return Kind.RING
     try:

@@ -74,7 +74,12 @@ class Loss:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-_KIND_NAMES = {BreakKind.GAP: "gap", BreakKind.DUPLICATE: "duplicate", BreakKind.RESET: "reset"}
+_KIND_NAMES = {
+    BreakKind.GAP: "gap",
+    BreakKind.DUPLICATE: "duplicate",
+    BreakKind.RESET: "reset",
+    BreakKind.GLITCH: "glitch",
+}
 
 
 def losses(dump: Dump, *, partial: bool = False) -> list[Loss]:

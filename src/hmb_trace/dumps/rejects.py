@@ -6,7 +6,7 @@ Entries back to back: a 40-byte header, the bytes, zeros up to a multiple of 8.
 | offset | size | field |
 |---|---|---|
 | 0 | 4 | magic, "HREJ" |
-| 4 | 2 | reason (hmb_reject_reason in api.h) |
+| 4 | 2 | reason (hmb_reject_reason, libhmbtrace/api/journal.h) |
 | 6 | 2 | reserved, zero |
 | 8 | 4 | epoch |
 | 12 | 4 | length of the bytes |

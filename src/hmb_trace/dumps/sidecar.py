@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import builtins
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from hmb_trace.errors import InvalidDataError, from_os_error
+from hmb_trace.errors import HmbTraceError, InvalidDataError, from_os_error
 
 FORMAT = "hmb-trace-sidecar"
 VERSION = 1
+OLDER_GAP_KINDS = {"overflow": "ring-overflow", "damage": "rejects", "gap": "unexplained"}
 _DUMP_SUFFIXES = (".part", ".zst", ".bin")
 
 
@@ -41,7 +44,58 @@ class Gap(msgspec.Struct, kw_only=True, frozen=True):
     rejected: int = 0  # records of the gap that lie in the rejects file
     ts_ns: int = 0  # firmware clock of the record after the gap
     host_ns: int = 0  # host clock when the gap was seen
-    cause: str = "gap"  # "gap", "overflow" or "damage"
+    cause: str = "gap"  # see GAP_KINDS; sidecars of older daemons: a key of OLDER_GAP_KINDS
+    confirmed: bool = True  # false: the capture ended before a second record bore it out (R12)
+
+    @property
+    def kind(self) -> str:
+        """The cause in today's words."""
+        return OLDER_GAP_KINDS.get(self.cause, self.cause)
+
+
+class Reason(msgspec.Struct, kw_only=True, frozen=True):
+    """Something missing that is no entry of `gap_list`, because only the daemon saw it.
+
+    kind: before-attach, overflow-unknown, daemon-down, host-died, segment-vanished, spool-lost,
+    sync-failed or disk-full-deleted. count: records, null where nobody can tell.
+    """
+
+    kind: str
+    count: int | None = None
+    epoch: int | None = None
+    seq_before: int | None = None
+    seq_after: int | None = None
+    offset: int | None = None
+    fw_ns: int | None = None
+    host_ns: int | None = None
+    text: str = ""
+
+
+class ClockStep(msgspec.Struct, kw_only=True, frozen=True):
+    """The firmware clock moved against the host's: a new piece begins at `offset` (R16)."""
+
+    offset: int
+    ts_before: int
+    ts_after: int
+    host_ns: int | None = None
+    step_ns: int | None = None
+    error_ns: int | None = None
+
+
+class CatalogText(msgspec.Struct, kw_only=True, frozen=True):
+    """The catalog that the capture was made with; `text` is its TOML, unchanged."""
+
+    name: str = ""
+    firmware_build: str = ""
+    sha256: str = ""
+    text: str = ""
+
+
+class Filtered(msgspec.Struct, kw_only=True, frozen=True):
+    """The dump is a selection (`hmb-trace filter -o`): seqs left out on purpose are no losses."""
+
+    expression: str
+    source: str
 
 
 class Episode(msgspec.Struct, kw_only=True, frozen=True):
@@ -95,7 +149,7 @@ class Sidecar(msgspec.Struct, kw_only=True):
     """One sealed segment. Offsets are bytes into the dump, times nanoseconds.
 
     first_seq .. last_ts_ns are those of real records, null when there are none.
-    `counters` are the collector's (struct hmb_counters in api.h), for this segment alone.
+    `counters` are the collector's, for this segment alone (libhmbtrace/api/journal.h).
     """
 
     format: str = FORMAT
@@ -125,14 +179,20 @@ class Sidecar(msgspec.Struct, kw_only=True):
     lost: int = 0
     duplicates: int = 0
     sequence_resets: int = 0
+    glitches: int = 0  # records whose seq field alone was damaged; they are in the dump (R12)
     counters: dict[str, int] = {}
     gap_list: list[Gap] = []
     episodes: list[Episode] = []
     events: list[Note] = []
+    reasons: list[Reason] | None = None  # null: an older daemon, see `complete` and `events`
+    clock_steps: list[ClockStep] | None = None  # null: an older daemon, which looked for none
     clock: list[ClockPair] = []
     index: list[IndexEntry] = []
     list_truncated: bool = False  # the lists above were cut; the counts were not
     rejects: RejectsSummary | None = None
+    catalog: CatalogText | None = None
+    filtered: Filtered | None = None
+    account: dict[str, Any] | None = None  # of a dump made from others: what they were missing
     xxh3: str = ""  # XXH3-64 of the dump before compression, 16 hexadecimal digits
 
     def encode(self) -> builtins.bytes:
@@ -202,3 +262,24 @@ def find(dump: str | os.PathLike[str]) -> Sidecar | None:
     """
     path = sidecar_path(dump)
     return load(path) if path.is_file() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """There is no sidecar beside the dump."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """There is one, but it cannot be read or understood; `error` says why."""
+
+    error: HmbTraceError
+
+
+def look(dump: str | os.PathLike[str]) -> Sidecar | Missing | Damaged:
+    """What lies beside a dump; what to make of it is the caller's decision."""
+    try:
+        found = find(dump)
+    except HmbTraceError as error:
+        return Damaged(error)
+    return Missing() if found is None else found

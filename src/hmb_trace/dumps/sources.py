@@ -3,26 +3,30 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
-import zstandard
+from hmb_trace.dumps.zstd import FrameReader, SeekableFile, is_zstd
+from hmb_trace.errors import InputOutputError, from_os_error
 
-from hmb_trace.errors import InputOutputError, InvalidDataError, from_os_error
+log = logging.getLogger("hmb_trace")
 
 _PAGE = mmap.PAGESIZE
-_COMPRESSED_CHUNK = 1 << 12  # at most 128 MiB come of it: four bytes may stand for 128 KiB
-_FILE_BUFFER = 1 << 16
 _PIPE_SIZE = 1 << 20
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_MAGIC_SIZE = 4
 MADV_POPULATE_READ = 22  # Linux 5.14; older kernels refuse it and pages fault in one by one
 
 
 class Source(Protocol):
     """Bytes by position; positions asked for never go back."""
+
+    @property
+    def fault(self) -> str | None:
+        """Why the bytes end before their end, once a window has reached it; None: they do not."""
 
     def window(self, pos: int, max_bytes: int) -> tuple[memoryview, bool]:
         """Bytes from pos on, and whether they reach the end.
@@ -36,6 +40,8 @@ class Source(Protocol):
 
 class MappedSource:
     """A part of a regular file, mapped; pages already walked over are given back."""
+
+    fault: str | None = None
 
     def __init__(self, path: Path, begin: int = 0, size: int | None = None) -> None:
         self._map: mmap.mmap | None = None
@@ -84,6 +90,11 @@ class StreamSource:
         self._held_at = 0
         self._ended = False
 
+    @property
+    def fault(self) -> str | None:
+        """As Source.fault."""
+        return None
+
     def window(self, pos: int, max_bytes: int) -> tuple[memoryview, bool]:
         while pos > self._held_at + len(self._held) and not self._ended:
             self._held_at += len(self._held)
@@ -103,6 +114,37 @@ class StreamSource:
         self._close()
 
 
+class CompressedSource(StreamSource):
+    """Decompressed bytes; whole frames before the place asked for are skipped where possible."""
+
+    def __init__(
+        self,
+        frames: FrameReader | SeekableFile,
+        name: str,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(frames.read, close)
+        self._frames = frames
+        self._name = name
+
+    @property
+    def fault(self) -> str | None:
+        return self._frames.fault
+
+    def window(self, pos: int, max_bytes: int) -> tuple[memoryview, bool]:
+        if pos > self._held_at + len(self._held) and isinstance(self._frames, SeekableFile):
+            self._jump(self._frames, pos)
+        return super().window(pos, max_bytes)
+
+    def _jump(self, file: SeekableFile, pos: int) -> None:
+        begin = file.seek(pos, self._held_at + len(self._held))
+        if begin is not None:
+            self._held, self._held_at = b"", begin
+        elif file.lies:
+            log.warning("%s: %s; it is read from its start instead", self._name, file.lies)
+            file.lies = None
+
+
 def from_file_object(file: BinaryIO, name: str) -> StreamSource:
     """A source that reads what is there: it does not wait for a full window.
 
@@ -113,8 +155,8 @@ def from_file_object(file: BinaryIO, name: str) -> StreamSource:
     """
     _widen_pipe(file)
     stream = _Sniffed(file, name)
-    if stream.head.startswith(_ZSTD_MAGIC):
-        return StreamSource(_ZstdReader(stream, name).read, lambda: None)
+    if is_zstd(stream.head):
+        return CompressedSource(FrameReader(stream), name)
     return StreamSource(stream.read, lambda: None)
 
 
@@ -126,7 +168,7 @@ class _Sniffed:
         self._name = name
         self._passed = 0
         self.head = b""
-        while len(self.head) < len(_ZSTD_MAGIC) and (piece := self._more(_PIPE_SIZE)):
+        while len(self.head) < _MAGIC_SIZE and (piece := self._more(_PIPE_SIZE)):
             self.head += piece
         self._left = self.head
 
@@ -156,60 +198,10 @@ def _widen_pipe(file: BinaryIO) -> None:
         return  # not a pipe
 
 
-class _ZstdReader:
-    """Decompresses frame after frame, and knows when a frame was cut short."""
-
-    def __init__(self, file: BinaryIO | _Sniffed, name: str) -> None:
-        self._file = file
-        self._name = name
-        self._frame: Any = None
-
-    def read(self, size: int) -> bytes:
-        parts: list[bytes] = []
-        have = 0
-        while have < size:
-            chunk = self._file.read(_COMPRESSED_CHUNK)
-            if not chunk:
-                self._at_end(have)
-                break
-            for part in self._decompress(chunk):
-                parts.append(part)
-                have += len(part)
-        return b"".join(parts)
-
-    def _decompress(self, chunk: bytes) -> list[bytes]:
-        parts = []
-        while chunk:
-            if self._frame is None:
-                self._frame = zstandard.ZstdDecompressor().decompressobj()
-            try:
-                parts.append(self._frame.decompress(chunk))
-            except zstandard.ZstdError as error:
-                raise InvalidDataError(f"{self._name}: zstd: {error}") from error
-            chunk = self._frame.unused_data if self._frame.eof else b""
-            if self._frame.eof:
-                self._frame = None
-        return parts
-
-    def _at_end(self, have: int) -> None:
-        if self._frame is not None and not have:
-            at = self._file.tell()
-            raise InvalidDataError(
-                f"{self._name}: compressed file ends inside a frame at byte {at}"
-            )
-
-
 def from_zstd(path: Path) -> StreamSource:
-    """A source of the decompressed bytes of a .zst file.
-
-    Raises (from window):
-        InvalidDataError: damaged, or cut short.
-    """
-    try:
-        file = path.open("rb", buffering=_FILE_BUFFER)
-    except OSError as error:
-        raise from_os_error(error, f"cannot read {path}") from error
-    return StreamSource(_ZstdReader(file, str(path)).read, file.close)
+    """A source of the decompressed bytes of a .zst file; where they end too early: its `fault`."""
+    file = SeekableFile(path)
+    return CompressedSource(file, str(path), file.close)
 
 
 def from_growing(path: Path) -> StreamSource:

@@ -1,26 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time axes: the firmware's own clock, time since the first record, or the host's clock."""
+"""Time axes: the firmware's own clock, time since the first record, or the host's clock.
+
+A dump can have several clocks: an epoch begins a new one, and firmware may set its own (SPEC R16).
+Host times are worked out by the clock pairs of the piece that a record stands in, never by those
+of another.
+"""
 
 from __future__ import annotations
 
+import bisect
 import datetime
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from hmb_trace.dumps.batch import RecordBatch
-from hmb_trace.dumps.dump import Dump
+from hmb_trace.dumps.batch import ClockCut, RecordBatch
+from hmb_trace.dumps.dump import Dump, Span
 from hmb_trace.dumps.kinds import Kind
-from hmb_trace.dumps.knowledge import sidecar_of
-from hmb_trace.dumps.sidecar import ClockPair
+from hmb_trace.dumps.segments import Segment
+from hmb_trace.dumps.sidecar import ClockPair, Sidecar
 from hmb_trace.errors import UsageError
 from hmb_trace.units import parse_duration
 
 CLOCKS = ("fw", "relative", "host")
 Times = npt.NDArray[np.int64]
+_LATEST = (1 << 63) - 1  # ns, of every axis but the firmware's
 
 
 class Axis(Protocol):
@@ -35,59 +43,269 @@ def firmware_axis(batch: RecordBatch) -> Times:
     return batch.ts_ns.view("i8")
 
 
-class RelativeAxis:
-    """Nanoseconds since a moment of the firmware clock; None: since the first record asked."""
-
-    def __init__(self, origin: int | None = None) -> None:
-        self._origin = origin
-
-    def __call__(self, batch: RecordBatch) -> Times:
-        if self._origin is None and len(batch):
-            self._origin = int(batch.ts_ns[0])
-        return (batch.ts_ns - np.uint64(self._origin or 0)).view("i8")
+# ---- pieces of one clock ----
 
 
-class HostAxis:
-    """Host time by clock pairs: between two pairs the offset runs straight, outside it stands.
+@dataclass
+class ClockPiece:
+    """A stretch of records with one clock, over any number of files.
 
-    Args:
-        pairs: by segment index; a segment without pairs uses those of the one before.
+    Attributes:
+        pairs: in order of the firmware clock.
+        first_ts_ns: of its first record; None: not known.
     """
 
-    def __init__(self, pairs: Sequence[Sequence[ClockPair]]) -> None:
-        self._maps: list[tuple[Times, Times]] = []
-        known: list[ClockPair] = next((list(p) for p in pairs if p), [])
-        if not known:
-            raise UsageError(
-                "clock host: no clock pairs found; they stand in the sidecars (.json) that "
-                "hmb-trace-daemon writes beside its dumps"
-            )
-        for own in pairs:
-            known = list(own) or known
-            ordered = sorted(known, key=lambda pair: pair.ts_ns)
-            at = np.array([p.ts_ns for p in ordered], "u8").view("i8")
-            self._maps.append((at, np.array([p.host_ns - p.ts_ns for p in ordered], "i8")))
+    pairs: list[ClockPair] = field(default_factory=list)
+    first_ts_ns: int | None = None
 
-    def __call__(self, batch: RecordBatch) -> Times:
-        at, offset = self._maps[batch.segment]
-        ts = batch.ts_ns.view("i8")
+    def freeze(self) -> None:
+        """No more pairs come."""
+        self.pairs.sort(key=lambda pair: pair.ts_ns)
+        at = np.array([p.ts_ns for p in self.pairs], "u8")
+        self._at: Times = at.view("i8")
+        self._offset: Times = np.array([p.host_ns - p.ts_ns for p in self.pairs], "i8")
+
+    def host(self, ts_ns: npt.NDArray[np.uint64]) -> Times:
+        """Host times. Between two pairs the offset runs straight, outside it stands."""
+        at, offset, ts = self._at, self._offset, ts_ns.view("i8")
         # Floats hold the small differences exactly enough; the large parts stay integers.
         drift = np.interp((ts - at[0]).astype("f8"), (at - at[0]).astype("f8"), offset - offset[0])
         moved: Times = ts + offset[0] + np.rint(drift).astype("i8")
         return moved
 
-    def to_firmware(self, host_ns: int) -> int:
-        """The firmware time that a host time stands for; of several epochs the first that fits."""
-        for at, offset in self._maps:
-            host = at + offset
-            if host_ns <= host[-1] or at is self._maps[-1][0]:
-                shift = np.interp(
-                    float(host_ns - int(host[0])),
-                    (host - host[0]).astype("f8"),
-                    (offset - offset[0]).astype("f8"),
-                )
-                return host_ns - int(offset[0]) - round(float(shift))
-        raise AssertionError("the last map always fits")
+    def host_of(self, ts_ns: int) -> int:
+        """The host time of one firmware time."""
+        return int(self.host(np.array([ts_ns], "u8"))[0])
+
+    def firmware(self, host_ns: int) -> int:
+        """The firmware time of a host time; may lie before 0."""
+        host = self._at + self._offset
+        shift = np.interp(
+            float(host_ns - int(host[0])),
+            (host - host[0]).astype("f8"),
+            (self._offset - self._offset[0]).astype("f8"),
+        )
+        return host_ns - int(self._offset[0]) - round(float(shift))
+
+
+class Stretch(NamedTuple):
+    """Where in a file a piece begins."""
+
+    offset: int
+    piece: ClockPiece
+
+
+class ClockPieces:
+    """The pieces of a dump, as its sidecars tell of them: epochs, clock steps, clock pairs.
+
+    Attributes:
+        of_segment: by file: where in it pieces begin; the first begins at 0.
+        known: whether there are any clock pairs.
+        is_one: whether all files are known to have one clock.
+    """
+
+    def __init__(self, dump: Dump) -> None:
+        self.of_segment: list[list[Stretch]] = []
+        self._pieces: list[ClockPiece] = []
+        self._starts: dict[int, ClockPair] = {}  # by id of a piece
+        before: Segment | None = None
+        for index, segment in enumerate(dump.segments):
+            if before is None or _is_other_clock(before, segment):
+                self._new(segment.known.first_ts_ns if segment.known else None)
+            self.of_segment.append([Stretch(0, self._pieces[-1])])
+            self._take(dump, index, segment.known)
+            before = segment
+        self.known = any(piece.pairs for piece in self._pieces)
+        self.is_one = len(self._pieces) == 1 and all(segment.known for segment in dump.segments)
+        if self.known:
+            self._complete()
+
+    def _new(self, first_ts_ns: int | None) -> ClockPiece:
+        self._pieces.append(ClockPiece(first_ts_ns=first_ts_ns))
+        return self._pieces[-1]
+
+    def _take(self, dump: Dump, index: int, known: Sidecar | None) -> None:
+        """Pairs and steps of one file."""
+        if known is None:
+            return
+        runs = _runs(known, steps := _steps(dump, index, known))
+        self._pieces[-1].pairs += runs[0]
+        for step, pairs in zip(steps, runs[1:], strict=True):
+            piece = self._new(step.ts_after)
+            piece.pairs += pairs or _pair_of(known, step)
+            self.of_segment[-1].append(Stretch(step.offset, piece))
+        if not self._pieces[-1].pairs and known.started_ns and known.first_ts_ns is not None:
+            self._fallback(known)
+
+    def _fallback(self, known: Sidecar) -> None:
+        """Without a pair the start of the segment is what is known of the host's clock."""
+        assert known.first_ts_ns is not None
+        pair = ClockPair(ts_ns=known.first_ts_ns, host_ns=known.started_ns)
+        self._starts.setdefault(id(self._pieces[-1]), pair)
+
+    def _complete(self) -> None:
+        """Every piece gets a pair: its segment's start, or else the piece before goes on."""
+        last: ClockPair | None = None
+        for piece in self._pieces:
+            if not piece.pairs and id(piece) in self._starts:
+                piece.pairs = [self._starts[id(piece)]]
+            if not piece.pairs and last is not None:
+                piece.pairs = [ClockPair(ts_ns=piece.first_ts_ns or 0, host_ns=last.host_ns)]
+            if piece.pairs:
+                piece.freeze()
+                last = piece.pairs[-1]
+        first = next(piece for piece in self._pieces if piece.pairs)
+        for piece in self._pieces:
+            if not piece.pairs:  # before the first that knows
+                piece.pairs = [first.pairs[0]]
+                piece.freeze()
+
+
+def _is_other_clock(before: Segment, after: Segment) -> bool:
+    one, two = before.known, after.known
+    return one is not None and two is not None and one.epoch != two.epoch
+
+
+def _steps(dump: Dump, index: int, known: Sidecar) -> list[ClockCut]:
+    """The clock steps inside a file. A sidecar of an older daemon does not know them."""
+    told = known.clock_steps
+    if told is not None:
+        return [ClockCut(s.offset, s.ts_before, s.ts_after, False) for s in told]
+    times = [pair.ts_ns for pair in sorted(known.clock, key=lambda pair: pair.host_ns)]
+    if times == sorted(times):
+        return []
+    spans = [Span(index)]
+    return [s for batch in dump.batches(partial=True, spans=spans) for s in batch.steps]
+
+
+def _runs(known: Sidecar, steps: Sequence[ClockCut]) -> list[list[ClockPair]]:
+    """The clock pairs before, between and after the steps."""
+    runs: list[list[ClockPair]] = [[] for _ in range(len(steps) + 1)]
+    hosts = [step.host_ns for step in known.clock_steps or ()]
+    number = 0
+    latest: int | None = None
+    for pair in sorted(known.clock, key=lambda pair: pair.host_ns):
+        if hosts and all(host is not None for host in hosts):
+            number = sum(host <= pair.host_ns for host in hosts if host is not None)
+        elif latest is not None and pair.ts_ns < latest:
+            number = min(number + 1, len(steps))
+        latest = pair.ts_ns
+        runs[number].append(pair)
+    return runs
+
+
+def _pair_of(known: Sidecar, step: ClockCut) -> list[ClockPair]:
+    """What the step itself says of the two clocks."""
+    for told in known.clock_steps or ():
+        if told.offset == step.offset and told.host_ns:
+            return [ClockPair(ts_ns=step.ts_after, host_ns=told.host_ns)]
+    return []
+
+
+class HostAxis:
+    """Host time by the clock pairs of the piece that a record stands in.
+
+    Raises:
+        UsageError: no sidecar has clock pairs.
+    """
+
+    def __init__(self, pieces: ClockPieces) -> None:
+        if not pieces.known:
+            raise UsageError(
+                "clock host: no clock pairs found; they stand in the sidecars (.json) that "
+                "hmb-trace-daemon writes beside its dumps"
+            )
+        self._pieces = pieces
+
+    def __call__(self, batch: RecordBatch) -> Times:
+        stretches = self._pieces.of_segment[batch.segment]
+        if len(stretches) == 1:
+            return stretches[0].piece.host(batch.ts_ns)
+        edges = np.searchsorted(batch.offset, [s.offset for s in stretches[1:]]).tolist()
+        parts = [
+            stretch.piece.host(batch.ts_ns[begin:end])
+            for stretch, begin, end in zip(
+                stretches, [0, *edges], [*edges, len(batch)], strict=True
+            )
+        ]
+        return np.concatenate(parts)
+
+    def firmware_range(
+        self, segment: int, first: int | None, last: int | None
+    ) -> tuple[int | None, int | None] | None:
+        """What a range of host times is on a file's own clock; None: it has several."""
+        stretches = self._pieces.of_segment[segment]
+        if len(stretches) > 1:
+            return None
+        piece = stretches[0].piece
+        return (
+            None if first is None else piece.firmware(first) - _SLACK_NS,
+            None if last is None else piece.firmware(last) + _SLACK_NS,
+        )
+
+
+_SLACK_NS = 1000  # of a time that went through floats
+
+
+class RelativeAxis:
+    """Nanoseconds since the first record, over epochs and clock steps.
+
+    Where the host's clock is known, a later piece stands where the host saw it; else it goes on
+    where the piece before ended.
+
+    Args:
+        origin: ts_ns of the first record; None: of the first record asked.
+        pieces: what is known of the clocks.
+    """
+
+    def __init__(self, origin: int | None = None, pieces: ClockPieces | None = None) -> None:
+        self._origin = origin
+        self._places: list[tuple[int, int]] = []  # segment, offset: where a shift begins
+        self._shifts: list[int] = []
+        self._fixed = pieces is not None and pieces.known and origin is not None
+        if self._fixed and pieces is not None:
+            self._place(pieces)
+
+    def _place(self, pieces: ClockPieces) -> None:
+        """Shifts by the host's clock."""
+        assert self._origin is not None
+        first = pieces.of_segment[0][0].piece
+        start = first.host_of(self._origin)
+        for index, stretches in enumerate(pieces.of_segment):
+            for stretch in stretches:
+                piece, at = stretch.piece, stretch.piece.first_ts_ns
+                shift = 0
+                if piece is not first and at is not None:
+                    shift = piece.host_of(at) - start - (at - self._origin)
+                self._places.append((index, stretch.offset))
+                self._shifts.append(shift)
+
+    def learn(self, batch: RecordBatch) -> None:
+        """Note the clock steps of a batch; batches come in file order, the first time."""
+        if self._fixed:
+            return
+        for step in batch.steps:
+            place = (batch.segment, step.offset)
+            if self._places and place <= self._places[-1]:
+                continue
+            shift = (self._shifts[-1] if self._shifts else 0) + step.ts_before - step.ts_after
+            self._places.append(place)
+            self._shifts.append(shift)
+
+    def __call__(self, batch: RecordBatch) -> Times:
+        if self._origin is None and len(batch):
+            self._origin = int(batch.ts_ns[0])
+        self.learn(batch)
+        times: Times = (batch.ts_ns - np.uint64(self._origin or 0)).view("i8")
+        if not self._places or not len(batch):
+            return times
+        first = bisect.bisect_right(self._places, (batch.segment, int(batch.offset[0])))
+        last = bisect.bisect_right(self._places, (batch.segment, int(batch.offset[-1])))
+        shifts = np.array([0, *self._shifts], "i8")
+        if first == last:
+            return times + shifts[first]
+        edges = [offset for _, offset in self._places[first:last]]
+        return times + shifts[first + np.searchsorted(edges, batch.offset, side="right")]
 
 
 def host_axis(dump: Dump) -> HostAxis:
@@ -96,17 +314,21 @@ def host_axis(dump: Dump) -> HostAxis:
     Raises:
         UsageError: no sidecar has clock pairs.
     """
-    known = [sidecar_of(segment) for segment in dump.segments]
-    return HostAxis([one.clock if one else [] for one in known])
+    return HostAxis(ClockPieces(dump))
+
+
+def relative_axis(dump: Dump) -> RelativeAxis:
+    """The axis that begins with the first record."""
+    if not can_read_twice(dump):
+        return RelativeAxis()
+    return RelativeAxis(first_time(dump), ClockPieces(dump))
 
 
 def axis_of(name: str, dump: Dump) -> Axis:
     """The axis of that name (see CLOCKS). Raises UsageError."""
     if name == "host":
         return host_axis(dump)
-    if name == "relative":
-        return RelativeAxis(first_time(dump) if can_read_twice(dump) else None)
-    return firmware_axis
+    return relative_axis(dump) if name == "relative" else firmware_axis
 
 
 def can_read_twice(dump: Dump) -> bool:
@@ -116,11 +338,9 @@ def can_read_twice(dump: Dump) -> bool:
 
 def first_time(dump: Dump) -> int:
     """ts_ns of the first record, 0 if there is none."""
-    for segment in dump.segments:
-        known = sidecar_of(segment)
-        if known and known.first_ts_ns is not None:
-            return known.first_ts_ns
-        break
+    known = dump.segments[0].known if dump.segments else None
+    if known and known.first_ts_ns is not None:
+        return known.first_ts_ns
     if not can_read_twice(dump):
         raise UsageError("a time since the first record needs a file; a pipe cannot be read twice")
     for batch in dump.batches(1 << 16, partial=True):
@@ -129,6 +349,16 @@ def first_time(dump: Dump) -> int:
 
 
 _ISO = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+class _TooLargeError(UsageError):
+    """A moment that no clock reaches."""
+
+
+def _bounded(text: str, value: int, most: int) -> int:
+    if value > most:
+        raise _TooLargeError(f"moment: found {text[:40]!r}, expected at most {most} ns")
+    return value
 
 
 def parse_moment(text: str) -> tuple[str, int]:
@@ -142,12 +372,14 @@ def parse_moment(text: str) -> tuple[str, int]:
     Raises:
         UsageError: none of these.
     """
-    if re.fullmatch(r"\d+", text):
-        return "fw", int(text)
+    if re.fullmatch(r"[0-9]+", text):
+        return "fw", _bounded(text, int(text[:30]), (1 << 64) - 1)
     if _ISO.match(text):
-        return "host", _parse_iso(text)
+        return "host", _bounded(text, _parse_iso(text), _LATEST)
     try:
-        return "relative", parse_duration(text.removeprefix("+"))
+        return "relative", _bounded(text, parse_duration(text.removeprefix("+")), _LATEST)
+    except _TooLargeError:
+        raise
     except UsageError:
         raise UsageError(
             f"moment: found {text!r}, expected firmware nanoseconds (123456), a time since "

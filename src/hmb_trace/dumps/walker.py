@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ _TALLIES = {
     "payload_log2": 65,
     "interval_log2": 65,
 }
-_BREAK_DTYPE = np.dtype(
+BREAK_DTYPE = np.dtype(
     [
         ("offset", "u8"),
         ("ts_ns", "u8"),
@@ -43,10 +43,11 @@ _BREAK_DTYPE = np.dtype(
     ]
 )
 NO_COLUMNS = {name: np.empty(0, dtype) for name, dtype in COLUMNS.items()}
+NO_CUTS = np.empty(0, np.uint64)
 _BREAKS_AT_ONCE = 4096
 _POINTERS = {1: "uint8_t *", 2: "uint16_t *", 4: "uint32_t *", 8: "uint64_t *"}
 
-if ffi.sizeof("struct hmb_break") != _BREAK_DTYPE.itemsize:
+if ffi.sizeof("struct hmb_break") != BREAK_DTYPE.itemsize:
     raise ImportError("struct hmb_break: C and numpy disagree about its size")
 
 
@@ -72,6 +73,7 @@ class BreakKind(enum.IntEnum):
     GAP = lib.HMB_EV_GAP
     DUPLICATE = lib.HMB_EV_DUPLICATE
     RESET = lib.HMB_EV_SEQ_RESET
+    GLITCH = lib.HMB_EV_SEQ_GLITCH  # that record's seq alone was wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,23 @@ def byte_pointer(data: Bytes) -> Any:
     return ffi.from_buffer("uint8_t[]", data)
 
 
+def settled(breaks: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Breaks without those that a later record took back (R12: only a seq field was damaged)."""
+    glitches = breaks["kind"] == BreakKind.GLITCH
+    if not glitches.any():
+        return breaks
+    taken_back = np.isin(breaks["offset"], breaks["offset"][glitches])
+    found: npt.NDArray[Any] = breaks[~taken_back]
+    return found
+
+
+def _cuts_of(breaks: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """Where a piece begins: a duplicate ends none."""
+    kept = settled(breaks)
+    found: npt.NDArray[np.uint64] = kept["offset"][kept["kind"] != BreakKind.DUPLICATE]
+    return found
+
+
 class Tally:
     """Histograms that a walk adds to: numpy arrays of uint64 (see struct hmb_tally)."""
 
@@ -135,6 +154,9 @@ class Walker:
     Args:
         tally: histograms to fill, or None.
         keep_breaks: collect every SequenceBreak in `breaks`.
+
+    Attributes:
+        cuts: offsets in the last bytes walked before which records are missing or begin anew.
     """
 
     def __init__(self, *, tally: Tally | None = None, keep_breaks: bool = False) -> None:
@@ -143,7 +165,8 @@ class Walker:
         self.breaks: list[SequenceBreak] | None = [] if keep_breaks else None
         self.segment = 0
         self.marks: list[tuple[int, int, int]] = []  # segment, gaps and lost when it began
-        self._items = np.empty(_BREAKS_AT_ONCE if keep_breaks else 0, _BREAK_DTYPE)
+        self.cuts: npt.NDArray[np.uint64] = NO_CUTS
+        self._items = np.empty(_BREAKS_AT_ONCE, BREAK_DTYPE)
 
     def __getattr__(self, name: str) -> int:
         if name == "c":
@@ -162,6 +185,13 @@ class Walker:
         if not continues:
             self.c.have_seq = 0
             self.c.markers.seen = 0
+            self.c.pending.kind = 0
+
+    def end_segment(self, *, whole: bool, fault: Exception | None) -> None:
+        """The file begun last was read as far as was asked; for walkers that keep accounts.
+
+        whole: from its begin to its end, or to the fault.
+        """
 
     def walk(self, data: Bytes, *, columns: bool = False, markers: bool = False) -> Walked:
         """Walk data from the current offset, as far as whole records go.
@@ -179,12 +209,17 @@ class Walker:
         return Walked(end, self.c.offset - begin, filled)
 
     def _loop(self, view: memoryview, rows: Any, tally: Any, begin: int) -> End:
-        breaks = self._c_breaks()
+        item = ffi.cast("struct hmb_break *", self._items.ctypes.data)
+        breaks = ffi.new("struct hmb_breaks *", {"item": item, "cap": len(self._items)})
+        cuts = [NO_CUTS]
         while True:
             rest = view[self.c.offset - begin :]
             end = End(lib.hmb_walk(self.c, byte_pointer(rest), len(rest), rows, breaks, tally))
-            self._take_breaks(breaks)
+            if breaks.len:
+                cuts.append(_cuts_of(self._items[: breaks.len]))
+                self._take_breaks(breaks)
             if end != End.FULL:
+                self.cuts = np.concatenate(cuts) if len(cuts) > 1 else NO_CUTS
                 return end
 
     @staticmethod
@@ -196,25 +231,28 @@ class Walker:
         rows.with_markers = markers
         return arrays, rows
 
-    def _c_breaks(self) -> Any:
-        if self.breaks is None:
-            return ffi.NULL
-        item = ffi.cast("struct hmb_break *", self._items.ctypes.data)
-        return ffi.new("struct hmb_breaks *", {"item": item, "cap": len(self._items)})
-
     def _take_breaks(self, breaks: Any) -> None:
         if self.breaks is None:
+            breaks.len = 0
             return
         for item in self._items[: breaks.len]:
-            self.breaks.append(
-                SequenceBreak(
-                    BreakKind(int(item["kind"])),
-                    int(item["offset"]),
-                    int(item["ts_ns"]),
-                    int(item["lost"]),
-                    int(item["seq_before"]),
-                    int(item["seq_after"]),
-                    self.segment,
-                )
+            found = SequenceBreak(
+                BreakKind(int(item["kind"])),
+                int(item["offset"]),
+                int(item["ts_ns"]),
+                int(item["lost"]),
+                int(item["seq_before"]),
+                int(item["seq_after"]),
+                self.segment,
             )
+            if found.kind is BreakKind.GLITCH:
+                found = self._taken_back(self.breaks, found)
+            self.breaks.append(found)
         breaks.len = 0
+
+    @staticmethod
+    def _taken_back(breaks: list[SequenceBreak], glitch: SequenceBreak) -> SequenceBreak:
+        """R12: a glitch takes the place of the break that it looked like until now."""
+        if breaks and breaks[-1].offset == glitch.offset and breaks[-1].kind != BreakKind.GLITCH:
+            return replace(glitch, segment=breaks.pop().segment)
+        return glitch  # the walk itself had taken it back

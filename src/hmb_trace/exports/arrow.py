@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from hmb_trace.catalog.model import Catalog, Event, Field
+from hmb_trace.catalog.columns import Column, payload_columns
+from hmb_trace.catalog.model import Catalog, Event
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.timeaxis import Axis
 from hmb_trace.errors import MissingExtraError
@@ -25,7 +24,9 @@ _HEADER = {
     "flags": "u1",
     "payload_len": "u2",
 }
-RESERVED = frozenset([*_HEADER, "name", "payload", "host_time", "file", "offset"])
+
+
+Maker = tuple[Any, Callable[[RecordBatch], Any]]  # of a column: its Arrow type, and its arrays
 
 
 def pyarrow() -> Any:
@@ -44,32 +45,6 @@ def pyarrow() -> Any:
     return module
 
 
-@dataclass(frozen=True)
-class Column:
-    """A payload column: the field of one or more events that means the same."""
-
-    name: str
-    type: str
-    fields: dict[int, Field]  # by opcode
-
-
-def payload_columns(events: Iterable[Event]) -> list[Column]:
-    """Columns for all fields of the events.
-
-    Fields of the same name and type share a column; where types differ, or the name is one of
-    ours, the column is called EVENT_FIELD.
-    """
-    found: dict[tuple[str, str], dict[int, Field]] = {}
-    first: dict[str, str] = {}
-    for event in events:
-        for field in event.fields:
-            first.setdefault(field.name, field.type)
-            clash = field.name in RESERVED or first[field.name] != field.type
-            name = f"{event.name}_{field.name}" if clash else field.name
-            found.setdefault((name, field.type), {})[event.opcode] = field
-    return [Column(name, kind, fields) for (name, kind), fields in found.items()]
-
-
 class ArrowMaker:
     """Turns batches into pyarrow record batches of one schema.
 
@@ -79,6 +54,8 @@ class ArrowMaker:
         axis: adds `host_time` (timestamp, ns, UTC).
         only: names of the columns wanted, in lower case; None: all.
         event: one event's own table: no `name`, no other event's fields.
+        labels: a column FIELD_label beside every field that has labels.
+        extra: further columns: Arrow type, and what makes the array of a batch.
     """
 
     def __init__(
@@ -88,8 +65,12 @@ class ArrowMaker:
         axis: Axis | None = None,
         only: frozenset[str] | None = None,
         event: Event | None = None,
+        labels: bool = False,
+        extra: Mapping[str, Maker] | None = None,
     ) -> None:
         self._pa = pyarrow()
+        self._labels = labels
+        self._extra = dict(extra or {})
         self._axis = axis
         self._event = event
         self._events = (
@@ -106,9 +87,9 @@ class ArrowMaker:
         fields = [(name, kind) for name, (kind, _) in self._makers_used.items()]
         self.schema = self._pa.schema(fields)
 
-    def _makers(self) -> dict[str, tuple[Any, Callable[[RecordBatch], Any]]]:
+    def _makers(self) -> dict[str, Maker]:
         pa = self._pa
-        makers: dict[str, tuple[Any, Callable[[RecordBatch], Any]]] = {}
+        makers: dict[str, Maker] = {}
         for name, kind in _HEADER.items():
             if self._event is None or name not in ("opcode", "payload_len"):
                 makers[name] = (pa.from_numpy_dtype(np.dtype(kind)), self._header(name))
@@ -120,7 +101,16 @@ class ArrowMaker:
             makers[column.name] = (self._type(column.type), self._payload_column(column))
         if self._event is None or not self._event.fields:
             makers["payload"] = (pa.binary(), self._payload)
-        return makers
+        if self._labels:
+            self._add_labels(makers)
+        return makers | self._extra
+
+    def _add_labels(self, makers: dict[str, Maker]) -> None:
+        taken = {name.lower() for name in makers}
+        for column in self._columns:
+            name = f"{column.name}_label"
+            if name.lower() not in taken and any(f.enum for f in column.fields.values()):
+                makers[name] = (self._pa.string(), self._label_column(column))
 
     def _type(self, kind: str) -> Any:
         pa = self._pa
@@ -174,6 +164,21 @@ class ArrowMaker:
                     parts.append((rows, batch.select(rows).field(field.offset, field.dtype)))
                     have |= rows
             return self._assemble(column.type, parts, have)
+
+        return make
+
+    def _label_column(self, column: Column) -> Callable[[RecordBatch], Any]:
+        def make(batch: RecordBatch) -> Any:
+            texts: npt.NDArray[np.object_] = np.full(len(batch), None, "O")
+            for opcode, field in column.fields.items():
+                rows = np.flatnonzero(
+                    (batch.opcode == opcode) & (batch.payload_len >= field.offset + field.size)
+                )
+                values = batch.select(rows).field(field.offset, field.dtype)
+                for value in np.unique(values).tolist() if field.enum else ():
+                    if value in field.enum:
+                        texts[rows[values == value]] = field.enum[value]
+            return self._pa.array(texts, self._pa.string())
 
         return make
 
@@ -289,16 +294,3 @@ def reader(maker: ArrowMaker, batches: Iterable[RecordBatch]) -> Any:
     """A pyarrow.RecordBatchReader over batches: can be read once."""
     pa = pyarrow()
     return pa.RecordBatchReader.from_batches(maker.schema, (maker.make(batch) for batch in batches))
-
-
-def column_names_in(text: str) -> frozenset[str] | None:
-    """Lower-case words of an SQL text that may be column names; None: it may want all columns.
-
-    Too many columns only cost time, too few would be wrong: whatever is not plain is None.
-    """
-    plain = re.sub(r"count\(\s*\*\s*\)", "", text.lower())
-    words = re.findall(r"\w+", plain)
-    from_first = words.count("from") > words.count("select")  # FROM trace: all of it
-    if "*" in plain or from_first or {"natural", "describe", "summarize"} & set(words):
-        return None
-    return frozenset(words) | frozenset(re.findall(r'"([^"]+)"', plain))

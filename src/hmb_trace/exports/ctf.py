@@ -20,21 +20,23 @@ import numpy as np
 
 from hmb_trace.catalog.model import Catalog, Event
 from hmb_trace.dumps.batch import RecordBatch
-from hmb_trace.dumps.dump import Dump
+from hmb_trace.dumps.dump import Dump, Span
 from hmb_trace.dumps.kinds import Kind
-from hmb_trace.dumps.knowledge import clock_pairs
 from hmb_trace.dumps.segments import Segment
 from hmb_trace.dumps.sources import StreamSource
-from hmb_trace.errors import CannotCreateError, UsageError, from_os_error
-from hmb_trace.exports.tsdl import Declaration, metadata_text
+from hmb_trace.errors import CannotCreateError, InvalidDataError, UsageError, from_os_error
+from hmb_trace.exports.ctf_clocks import ClockPiece, ClockPieces, too_late
+from hmb_trace.exports.tsdl import Declaration, about_dump, free_name, metadata_text
+from hmb_trace.layout import RecordFlag
 
 MOST_SPLITS = 64  # streams that one file may be split into before --split-cpu is asked for
 _OPCODES = 1 << 16
+_PIECE = 1 << 20  # bytes copied at once
 
 
 @dataclass
 class _Opcodes:
-    """What the scan learns about every opcode; wrap markers count, with their payload of 0."""
+    """What the scan learns of every opcode: payload lengths of records, and which are markers."""
 
     least: np.ndarray[tuple[int], np.dtype[np.int64]] = field(
         default_factory=lambda: np.full(_OPCODES, 1 << 16, "i8")
@@ -46,16 +48,25 @@ class _Opcodes:
     others_of: set[int] = field(default_factory=set)
     last_of: dict[object, tuple[int, int]] = field(default_factory=dict)
 
-    def note_last(self, stream: object, batch: RecordBatch, row: int) -> None:
-        """The record that ends a stream, as far as is known by now."""
-        self.last_of[stream] = (int(batch.opcode[row]), int(batch.payload_len[row]))
+    def note_last(self, stream: object, batch: RecordBatch, end: int) -> None:
+        """The record that ends a stream, as far as is known by now: the last before row `end`."""
+        real = np.flatnonzero((batch.flags[:end] & RecordFlag.WRAP_MARKER) == 0)
+        if len(real):
+            row = int(real[-1])
+            self.last_of[stream] = (int(batch.opcode[row]), int(batch.payload_len[row]))
 
     def add(self, batch: RecordBatch) -> None:
-        self._add_lengths(batch)
-        marker = (batch.flags & 1) != 0
-        self.others_of.update(np.flatnonzero(np.bincount(batch.opcode[~marker])).tolist())
+        """Take a batch, wrap markers included."""
+        marker = (batch.flags & RecordFlag.WRAP_MARKER) != 0
+        self._add_lengths(batch.select(~marker) if marker.any() else batch)
         if marker.any():
-            self.markers_of.update(np.unique(batch.opcode[marker]).tolist())
+            self._add_markers(batch.select(marker))
+        self.others_of.update(np.flatnonzero(np.bincount(batch.opcode[~marker])).tolist())
+
+    def _add_markers(self, markers: RecordBatch) -> None:
+        found = np.unique(markers.opcode)
+        self.markers_of.update(found.tolist())
+        self.most[found] = np.maximum(self.most[found], 0)
 
     def _add_lengths(self, batch: RecordBatch) -> None:
         """Shortest and longest payload by opcode; fast where all of an opcode's are the same."""
@@ -74,16 +85,22 @@ class _Opcodes:
             np.minimum.at(self.least, batch.opcode[rows], batch.payload_len[rows])
             np.maximum.at(self.most, batch.opcode[rows], batch.payload_len[rows])
 
+    @property
+    def ambiguous(self) -> bool:
+        """Whether a wrap marker has the opcode of a record: CTF could not tell them apart."""
+        return bool(self.markers_of & self.others_of)
+
     def declarations(self, catalog: Catalog | None) -> Iterator[Declaration]:
         padded = {opcode for opcode, length in self.last_of.values() if length % 8}
+        taken = {event.name for event in catalog or ()}
         for opcode in np.flatnonzero(self.most >= 0).tolist():
             event = catalog.get(opcode) if catalog else None
-            yield replace(self._declaration(opcode, event), padded=opcode in padded)
+            yield replace(self._declaration(opcode, event, taken), padded=opcode in padded)
 
-    def _declaration(self, opcode: int, event: Event | None) -> Declaration:
-        name = event.name if event else f"0x{opcode:04x}"
-        if opcode in self.markers_of and opcode not in self.others_of:
-            return Declaration(opcode, "wrap_marker", 0, ())
+    def _declaration(self, opcode: int, event: Event | None, taken: set[str]) -> Declaration:
+        if opcode not in self.others_of:
+            return Declaration(opcode, free_name("wrap_marker", taken), 0, ())
+        name = event.name if event else free_name(f"0x{opcode:04x}", taken)
         least, most = int(self.least[opcode]), int(self.most[opcode])
         if event and event.fields and least == most == event.payload_size:
             return Declaration(opcode, name, least, event.fields)
@@ -92,9 +109,10 @@ class _Opcodes:
 
 @dataclass
 class _Stream:
-    """A stream file to be: bytes begin..end of a file of the dump (-1: to the end)."""
+    """A stream file to be: bytes begin..end of a file of the dump."""
 
     segment: int
+    piece: int
     begin: int = 0
     end: int = 0
 
@@ -107,6 +125,8 @@ class CtfResult:
         streams: files in the trace.
         linked: of them, hard or symbolic links.
         untyped: names of catalog events whose payloads are bare bytes, since lengths differ.
+        clocks: pieces of the firmware's clock; of more than one, each is a trace in a directory.
+        warnings: one line each.
     """
 
     streams: int
@@ -114,6 +134,8 @@ class CtfResult:
     records: int
     wrap_markers: int
     untyped: list[str]
+    clocks: int
+    warnings: list[str]
 
 
 def export(
@@ -143,12 +165,21 @@ def export(
         plan.scan(partial)
         plan.place()
         declared = list(plan.opcodes.declarations(catalog))
-        pairs = clock_pairs(dump)
-        offset = pairs[0].host_ns - pairs[0].ts_ns if pairs else 0
-        (folder / "metadata").write_text(metadata_text(declared, offset_ns=offset, dump=dump))
+        for piece in plan.pieces:
+            text = metadata_text(declared, offset_ns=piece.offset_ns(dump), env=plan.about(piece))
+            (plan.folder_of(piece.number) / "metadata").write_text(text, encoding="utf-8")
+        plan.flatten()
     events = catalog.events if catalog else {}
     untyped = [d.name for d in declared if _is_untyped(d, events.get(d.opcode))]
-    return CtfResult(plan.made, plan.linked, plan.records, plan.markers, untyped)
+    return CtfResult(
+        plan.made,
+        plan.linked,
+        plan.records,
+        plan.markers,
+        untyped,
+        clocks=len(plan.pieces),
+        warnings=plan.warnings(),
+    )
 
 
 def _is_untyped(declared: Declaration, event: Event | None) -> bool:
@@ -187,48 +218,121 @@ class _Plan:
         self.copy = copy
         self.opcodes = _Opcodes()
         self.streams: list[_Stream] = []
-        self.records = self.markers = self.made = self.linked = 0
-        self._by_cpu = _ByCpu(self.new_file, self.opcodes) if split_cpu else None
+        self.records = self.markers = self.made = self.linked = self.late = 0
+        self._clocks = ClockPieces()
+        self._split_cpu = split_cpu
+        self._by_cpu: _ByCpu | None = None
+        self._by_cpu_piece = -1
+        self._last: int | None = None  # time of the record before, in the same stream
         self._spools: dict[int, BinaryIO] = {}
+        self._marked: set[int] = set()  # files that hold wrap markers
+
+    @property
+    def pieces(self) -> list[ClockPiece]:
+        """Of the clock; each becomes a trace."""
+        return self._clocks.all
 
     def scan(self, partial: bool) -> None:
-        """The one pass: opcodes and lengths, and where the clock goes back."""
-        last: int | None = None
+        """The one pass: opcodes and lengths, and where the clock goes back or is another."""
         for batch in self.dump.batches(markers=True, partial=partial):
             self.opcodes.add(batch)
-            marks = int(np.count_nonzero(batch.flags & 1))
-            self.markers += marks
-            self.records += len(batch) - marks
-            if self._by_cpu:
-                self._by_cpu.add(batch)
-                continue
-            if not self.streams or self.streams[-1].segment != batch.segment:
-                self.streams.append(_Stream(batch.segment))
-                last = None
-            last = self._split(batch, last)
-            self._spool(batch)
-        if self._by_cpu:
-            self.made = self._by_cpu.finish()
+            self._count(batch)
+            parts = self._clocks.split(batch)
+            ends = [*(begin for _, begin, _ in parts[1:]), batch.base + len(batch.buffer)]
+            for (piece, begin, part), end in zip(parts, ends, strict=True):
+                if self._split_cpu:
+                    self._cpus(piece.number).add(part.without_markers())
+                else:
+                    self._split(piece.number, begin, part, end)
+            if not self._split_cpu:
+                self._spool(batch)
+        self._end_cpus()
 
-    def _split(self, batch: RecordBatch, last: int | None) -> int:
-        times = batch.ts_ns
+    def _count(self, batch: RecordBatch) -> None:
+        marks = int(np.count_nonzero(batch.flags & RecordFlag.WRAP_MARKER))
+        self.markers += marks
+        self.records += len(batch) - marks
+        self.late += too_late(batch)
+        if marks:
+            self._marked.add(batch.segment)
+
+    def _cpus(self, piece: int) -> _ByCpu:
+        if self._by_cpu is None or piece != self._by_cpu_piece:
+            self._end_cpus()
+            self._by_cpu_piece = piece
+            self._by_cpu = _ByCpu(lambda name: self._free(piece, name).open("wb"), self.opcodes)
+        return self._by_cpu
+
+    def _end_cpus(self) -> None:
+        if self._by_cpu is not None:
+            self.made += self._by_cpu.finish()
+        self._by_cpu = None
+
+    def folder_of(self, piece: int) -> Path:
+        """Where the trace of a piece is made."""
+        folder = self.folder / f"clock-{piece + 1:03d}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def flatten(self) -> None:
+        """A dump of one clock is one trace: without a directory around it."""
+        if len(self.pieces) > 1:
+            return
+        inner = self.folder_of(0)
+        for path in inner.iterdir():
+            path.rename(self.folder / path.name)
+        inner.rmdir()
+
+    def about(self, piece: ClockPiece) -> dict[str, str | int]:
+        """The environment of a piece's trace."""
+        found = about_dump(self.dump, list(piece.ranges))
+        if (epoch := piece.epoch(self.dump)) is not None:
+            found["epoch"] = epoch
+        if len(self.pieces) > 1:
+            found |= {"clock_piece": piece.number + 1, "clock_pieces": len(self.pieces)}
+        return found
+
+    def warnings(self) -> list[str]:
+        """What a user must know, one line each."""
+        found = []
+        if self.late:
+            found.append(
+                f"{self.late} records have a time of 2^63 ns or more: CTF readers stop at the first"
+            )
+        known = [piece.offset_ns(self.dump) is not None for piece in self.pieces]
+        if len(known) > 1 and not all(known):
+            found.append(
+                f"{len(known)} clocks (epochs, clock steps), {known.count(False)} of them without "
+                "a pair to the host's clock: their times cannot be compared, read them one by one"
+            )
+        return found
+
+    def _split(self, piece: int, begin: int, part: RecordBatch, end: int) -> None:
+        """Bytes begin..end of a file belong to streams in which no time goes back."""
+        stream = self.streams[-1] if self.streams else None
+        if stream is None or (stream.segment, stream.piece) != (part.segment, piece):
+            self._open(part.segment, piece, begin)
+        times = part.ts_ns
         back = (np.flatnonzero(times[1:] < times[:-1]) + 1).tolist()
-        if last is not None and len(times) and int(times[0]) < last:
+        if self._last is not None and len(times) and int(times[0]) < self._last:
             back.insert(0, 0)
         for row in back:
-            self.streams[-1].end = int(batch.offset[row])
-            if row:
-                self.opcodes.note_last(len(self.streams), batch, row - 1)
-            self.streams.append(_Stream(batch.segment, int(batch.offset[row])))
-        self.streams[-1].end = batch.base + len(batch.buffer)
-        if len(batch):
-            self.opcodes.note_last(len(self.streams), batch, -1)
+            self.streams[-1].end = int(part.offset[row])
+            self.opcodes.note_last(len(self.streams), part, row)
+            self._open(part.segment, piece, int(part.offset[row]))
+        self.streams[-1].end = end
+        self.opcodes.note_last(len(self.streams), part, len(part))
+        if len(times):
+            self._last = int(times[-1])
         if len(self.streams) > MOST_SPLITS * len(self.dump.segments):
             raise UsageError(
-                f"{batch.path}: the clock goes back more than {MOST_SPLITS} times, and that of a "
+                f"{part.path}: the clock goes back more than {MOST_SPLITS} times, and that of a "
                 "CTF stream must not; use --split-cpu if the cores' clocks differ"
             )
-        return int(times[-1]) if len(times) else (last or 0)
+
+    def _open(self, segment: int, piece: int, begin: int) -> None:
+        self.streams.append(_Stream(segment, piece, begin, begin))
+        self._last = None
 
     def _spool(self, batch: RecordBatch) -> None:
         """A pipe or compressed file is read once: its bytes are kept as they pass."""
@@ -252,7 +356,7 @@ class _Plan:
             self.made += 1
             if self._may_link(stream, segment):
                 self.linked += 1
-                _link(segment, self._name(segment))
+                _link(segment, self._name(stream, segment))
             else:
                 self._copy(stream, segment)
         for index, spool in self._spools.items():
@@ -260,50 +364,60 @@ class _Plan:
             (self.folder / f".spool{index}").unlink()
 
     def _may_link(self, stream: _Stream, segment: Segment) -> bool:
-        if self.copy or segment.kind is not Kind.DUMP or segment.partial or segment.path is None:
+        if self.copy or self._holds_markers_to_drop(stream):
+            return False
+        if segment.kind is not Kind.DUMP or segment.partial or segment.path is None:
             return False
         return stream.begin == 0 and stream.end == segment.path.stat().st_size
 
-    def _name(self, segment: Segment) -> Path:
+    def _holds_markers_to_drop(self, stream: _Stream) -> bool:
+        return self.opcodes.ambiguous and stream.segment in self._marked
+
+    def _name(self, stream: _Stream, segment: Segment) -> Path:
         base = segment.path.name if segment.path else "stream"
         for ending in (".part", ".zst", ".pccx"):
             base = base.removesuffix(ending)
-        return self._free(base if base not in ("metadata", "") else f"{base}.bin")
+        return self._free(stream.piece, base if base not in ("metadata", "") else f"{base}.bin")
 
-    def _free(self, name: str) -> Path:
-        number = 1
-        path = self.folder / name
+    def _free(self, piece: int, name: str) -> Path:
+        folder = self.folder_of(piece)
+        path, number = folder / name, 1
         while path.exists():
-            path = self.folder / f"{name}.{number}"
+            path = folder / f"{name}.{number}"
             number += 1
         return path
 
-    def new_file(self, name: str) -> BinaryIO:
-        """A stream file that is written, not linked."""
-        return self._free(name).open("wb")
-
     def _copy(self, stream: _Stream, segment: Segment) -> None:
-        with self._name(segment).open("wb") as out:
-            spool = self._spools.get(stream.segment)
+        spool = self._spools.get(stream.segment)
+        with self._name(stream, segment).open("wb") as out:
             if spool is not None:
-                spool.seek(stream.begin)
-                _copy_bytes(spool.read, stream.end - stream.begin, out)
-                return
-            source = segment.open()
-            try:
-                pos = stream.begin
-                while pos < stream.end:
-                    view, _ = source.window(pos, min(1 << 20, stream.end - pos))
-                    out.write(view[: stream.end - pos])
-                    pos += len(view)
-            finally:
-                source.close()
+                spool.seek(0)
+                segment = Segment(segment.name, None, Kind.STREAM, spool)
+            if self.opcodes.ambiguous:
+                _copy_records(segment, stream, out)
+            else:
+                _copy_bytes(segment, stream, out)
 
 
-def _copy_bytes(read: Callable[[int], bytes], count: int, out: BinaryIO) -> None:
-    while count and (piece := read(min(1 << 20, count))):
-        out.write(piece)
-        count -= len(piece)
+def _copy_bytes(segment: Segment, stream: _Stream, out: BinaryIO) -> None:
+    source = segment.open()
+    try:
+        pos = stream.begin
+        while pos < stream.end:
+            view, _ = source.window(pos, min(_PIECE, stream.end - pos))
+            view = view[: stream.end - pos]
+            if not view:
+                raise InvalidDataError(f"{segment.name}: has become shorter while it was read")
+            out.write(view)
+            pos += len(view)
+    finally:
+        source.close()
+
+
+def _copy_records(segment: Segment, stream: _Stream, out: BinaryIO) -> None:
+    """The same without wrap markers."""
+    for batch in Dump([segment]).batches(spans=[Span(0, stream.begin, stream.end)]):
+        out.write(batch.to_bytes())
 
 
 def _link(segment: Segment, target: Path) -> None:
@@ -336,7 +450,7 @@ class _ByCpu:
                     self._begin(cpu)
                 if len(part):
                     self._file(cpu).write(mine.select(part).to_bytes())
-                    self._opcodes.note_last(self._file(cpu), mine, int(part[-1]))
+                    self._opcodes.note_last(self._file(cpu), mine, int(part[-1]) + 1)
             self._last[cpu] = int(mine.ts_ns[-1])
 
     def _file(self, cpu: int) -> BinaryIO:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from hmb_trace.catalog.model import Field
@@ -12,7 +12,6 @@ from hmb_trace.dumps.dump import Dump
 from hmb_trace.dumps.knowledge import sidecar_of
 
 _NS = 10**9
-_PADDING = "\t\tstruct { } align(64) _padding;\n"
 
 _HEAD = """/* CTF 1.8 */
 
@@ -78,13 +77,16 @@ class Declaration:
     padded: bool = False
 
 
-def metadata_text(declared: Sequence[Declaration], *, offset_ns: int, dump: Dump) -> str:
+def metadata_text(
+    declared: Sequence[Declaration], *, offset_ns: int | None, env: Mapping[str, str | int]
+) -> str:
     """The metadata file's text.
 
     Args:
-        offset_ns: host clock (ns since 1970) minus firmware clock; 0: unknown.
+        offset_ns: host clock (ns since 1970) minus firmware clock; None: unknown.
+        env: what the trace says about itself.
     """
-    parts = [_HEAD, _environment(dump), _clock(offset_ns), _STREAM]
+    parts = [_HEAD, _environment(env), _clock(offset_ns), _STREAM]
     parts += [_event(one) for one in declared]
     return "".join(parts)
 
@@ -96,9 +98,10 @@ def quoted(text: str) -> str:
     return f'"{plain}"'
 
 
-def _environment(dump: Dump) -> str:
-    known = next(filter(None, map(sidecar_of, dump.segments)), None)
-    lines = ['\ttracer_name = "hmb-trace";']
+def about_dump(dump: Dump, files: Sequence[int]) -> dict[str, str | int]:
+    """What the sidecars of some files of a dump know about where the records come from."""
+    found: dict[str, str | int] = {"tracer_name": "hmb-trace"}
+    known = next(filter(None, (sidecar_of(dump.segments[index]) for index in files)), None)
     if known is not None:
         device = known.device
         values = {
@@ -109,17 +112,25 @@ def _environment(dump: Dump) -> str:
             "firmware_revision": device.firmware,
             "capture_start": _iso(known.started_ns),
         }
-        lines += [f"\t{key} = {quoted(value)};" for key, value in values.items() if value]
-    return "\nenv {\n" + "\n".join(lines) + "\n};\n"
+        found |= {key: value for key, value in values.items() if value}
+    return found
+
+
+def _environment(env: Mapping[str, str | int]) -> str:
+    lines = [
+        f"\t{key} = {quoted(value) if isinstance(value, str) else value};\n"
+        for key, value in env.items()
+    ]
+    return f"\nenv {{\n{''.join(lines)}}};\n"
 
 
 def _iso(ns: int) -> str:
     return datetime.datetime.fromtimestamp(ns / _NS, datetime.UTC).isoformat() if ns else ""
 
 
-def _clock(offset_ns: int) -> str:
-    seconds, rest = divmod(offset_ns, _NS)
-    absolute = "true" if offset_ns else "false"
+def _clock(offset_ns: int | None) -> str:
+    seconds, rest = divmod(offset_ns or 0, _NS)
+    absolute = "false" if offset_ns is None else "true"
     return (
         '\nclock {\n\tname = firmware;\n\tdescription = "firmware monotonic clock";\n'
         f"\tfreq = {_NS};\n\toffset_s = {seconds};\n\toffset = {rest};\n"
@@ -130,8 +141,24 @@ def _clock(offset_ns: int) -> str:
 def _event(one: Declaration) -> str:
     return (
         f"\nevent {{\n\tname = {quoted(one.name)};\n\tid = {one.opcode};\n"
-        f"\tfields := struct {{\n{_fields(one)}{_PADDING if one.padded else ''}\t}};\n}};\n"
+        f"\tfields := struct {{\n{_fields(one)}{_padding(one)}\t}};\n}};\n"
     )
+
+
+def free_name(wanted: str, taken: Collection[str]) -> str:
+    """A name of ours that none of the catalog's names is."""
+    while wanted in taken:
+        wanted += "_"
+    return wanted
+
+
+def _member_name(wanted: str, one: Declaration) -> str:
+    """A generated member's name as it is written: with the escape, unlike every field's."""
+    return "_" + free_name(wanted, [field.name for field in one.fields])
+
+
+def _padding(one: Declaration) -> str:
+    return f"\t\tstruct {{ }} align(64) {_member_name('padding', one)};\n" if one.padded else ""
 
 
 def _fields(one: Declaration) -> str:
@@ -153,7 +180,8 @@ def _typed(one: Declaration) -> str | None:
         if field.offset < at:
             return None
         if field.offset > at:
-            lines.append(f"\t\tbyte_t _gap{at}[{field.offset - at}];\n")
+            gap = _member_name(f"gap{at}", one)
+            lines.append(f"\t\tbyte_t {gap}[{field.offset - at}];\n")
         lines.append(f"\t\t{_member(field)};\n")
         at = field.offset + field.size
     return "".join(lines)

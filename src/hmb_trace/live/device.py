@@ -7,6 +7,7 @@ disagree: everything else about the header is SPEC R1 in libhmbtrace.
 
 from __future__ import annotations
 
+import enum
 import errno
 import fcntl
 import mmap
@@ -24,19 +25,28 @@ from hmb_trace.errors import (
 )
 
 _IOC_WRITE, _IOC_READ = 1, 2
-_INFO = struct.Struct("=IIII")
-_ADVANCE = struct.Struct("=QQ")
+# size, flags, the geometry, generation, reserved; size, flags, expected, new tail, reserved
+_INFO = struct.Struct("=IIIIIIQ32x")
+_ADVANCE = struct.Struct("=IIQQ8x")
+_IOC_TYPE = 0xE7
 _HEADER = struct.Struct("<IIII")
 _RING_MAGIC = 0x54424D48
 _SYSFS = Path("/sys/dev/char")
 
 
 def _ioc(direction: int, number: int, size: int) -> int:
-    return direction << 30 | size << 16 | ord("H") << 8 | number
+    return direction << 30 | size << 16 | _IOC_TYPE << 8 | number
 
 
-GET_INFO = _ioc(_IOC_READ, 0x01, _INFO.size)
+GET_INFO = _ioc(_IOC_READ | _IOC_WRITE, 0x01, _INFO.size)
 ADVANCE_TAIL = _ioc(_IOC_WRITE, 0x02, _ADVANCE.size)
+
+
+class InfoFlag(enum.IntFlag):
+    """What GET_INFO says about the region."""
+
+    RING = 1  # a valid ring is there; without it, the geometry is of the largest that could be
+    READONLY = 2  # mappings are read-only, `tail` moves by ADVANCE_TAIL
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +57,8 @@ class Info:
     ring_size: int
     record_area_off: int
     total_mmap_size: int
+    flags: InfoFlag = InfoFlag.RING
+    generation: int = 0
 
     @property
     def map_size(self) -> int:
@@ -61,12 +73,13 @@ def get_info(fd: int, path: str = "device") -> Info:
         NoInputError: not a trace device, or its region is gone.
         HmbTraceError: as the system says.
     """
-    buffer = bytearray(_INFO.size)
+    buffer = bytearray(_INFO.pack(_INFO.size, 0, 0, 0, 0, 0, 0))
     try:
         fcntl.ioctl(fd, GET_INFO, buffer)
     except OSError as error:
         raise _ioctl_error(error, path, "GET_INFO") from error
-    return Info(*_INFO.unpack(buffer))
+    _, flags, *geometry, generation = _INFO.unpack(buffer)
+    return Info(*geometry, flags=InfoFlag(flags), generation=generation)
 
 
 def advance_tail(fd: int, expected: int, new: int, path: str = "device") -> bool:
@@ -81,7 +94,7 @@ def advance_tail(fd: int, expected: int, new: int, path: str = "device") -> bool
         HmbTraceError: as the system says.
     """
     try:
-        fcntl.ioctl(fd, ADVANCE_TAIL, _ADVANCE.pack(expected, new))
+        fcntl.ioctl(fd, ADVANCE_TAIL, _ADVANCE.pack(_ADVANCE.size, 0, expected, new))
     except OSError as error:
         if error.errno == errno.ESTALE:
             return False

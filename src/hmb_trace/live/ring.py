@@ -71,7 +71,7 @@ def ring_flag_names(flags: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something about the capture that is not a record (struct hmb_event in api.h)."""
+    """Something about the capture that is no record (struct hmb_event)."""
 
     kind: int
     reason: int
@@ -185,6 +185,21 @@ def _lock(fd: int, path: str) -> None:
         raise _busy(path, lock_holder(fd)) from error
 
 
+class _Sink:
+    """Room for what a pass gives (struct hmb_sink)."""
+
+    def __init__(self, data_room: int) -> None:
+        self._data = bytearray(max(data_room, int(lib.hmb_collect_min_data())))
+        self._events = bytearray(max(1 << 16, int(lib.hmb_collect_min_events())))
+        self.c = ffi.new("struct hmb_sink *")
+        self.c.data, self.c.data_cap = ffi.from_buffer(self._data), len(self._data)
+        self.c.events, self.c.events_cap = ffi.from_buffer(self._events), len(self._events)
+
+    def taken(self) -> tuple[bytes, list[Event]]:
+        data = bytes(memoryview(self._data)[: self.c.data_len])
+        return data, parse_events(memoryview(self._events)[: self.c.events_len])
+
+
 class Ring:
     """An attached ring. Use attach(); close() or a with block releases it."""
 
@@ -244,19 +259,29 @@ class Ring:
             raise UsageError(f"{self.path}: attached only to look; attach with exclusive=True")
         if not self._begun:
             self.restart()
-        data_cap = max(max_bytes, int(lib.hmb_collect_min_data()))
-        events_cap = max(1 << 16, int(lib.hmb_collect_min_events()))
-        data, events = bytearray(data_cap), bytearray(events_cap)
-        sink = ffi.new("struct hmb_sink *")
-        sink.data, sink.data_cap = ffi.from_buffer(data), data_cap
-        sink.events, sink.events_cap = ffi.from_buffer(events), events_cap
+        sink = _Sink(max_bytes)
         before = self._state.tail
-        self._raise_for(lib.hmb_collect(self.c, self._state, self._options, sink, ffi.NULL))
-        result = bytes(memoryview(data)[: sink.data_len])
-        happened = parse_events(memoryview(events)[: sink.events_len])
+        self._raise_for(lib.hmb_collect(self.c, self._state, self._options, sink.c, ffi.NULL))
+        result, happened = sink.taken()
         if self._state.tail != before:
             self._raise_for(lib.hmb_ring_store_tail(self.c, before, self._state.tail))
         return result, happened
+
+    def finish(self) -> tuple[bytes, list[Event]]:
+        """The capture ends here: like collect(), for what only waited for more to come.
+
+        Records after a restart of the firmware, too few to be believed while more may come (R9),
+        are taken; a break of the sequence that no record followed (R12) and an overflow without
+        a gap (R5) are told and counted.
+        """
+        dumped, happened = b"", []
+        while self._begun and lib.hmb_collect_release(self._state):
+            more, events = self.collect()
+            dumped += more
+            happened += events
+        sink = _Sink(0)
+        self._raise_for(lib.hmb_collect_finish(self._state, sink.c))
+        return dumped, happened + sink.taken()[1]
 
     def restart(self) -> None:
         """Begin at the ring's own tail: first use, or after a re-initialisation.

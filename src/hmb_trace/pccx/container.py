@@ -7,8 +7,6 @@ import contextlib
 import mmap
 import os
 import shutil
-import struct
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,53 +16,41 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from hmb_trace.dumps.packaged import (
+    MAGIC,
+    MAJOR,
+    MINOR,
+    PREFIX,
+    PccxError,
+    Prefix,
+    parse_prefix,
+)
+from hmb_trace.dumps.stdin import spooled_stdin
 from hmb_trace.errors import HmbTraceError, InvalidDataError, from_os_error
 from hmb_trace.fnv import fnv1a_64
-from hmb_trace.pccx.header import HEADER_MAX, Header, parse_header
+from hmb_trace.pccx.header import Header, parse_header
 
-MAGIC = b"PCCX"
-MAJOR, MINOR = 1, 1
-PREFIX = struct.Struct("<4sBBHQ")  # magic, major, minor, reserved, header length
+__all__ = [
+    "MAGIC",
+    "MAJOR",
+    "MINOR",
+    "PREFIX",
+    "ChecksumError",
+    "PccxError",
+    "PccxFile",
+    "Prefix",
+    "open_input",
+    "parse_prefix",
+    "read",
+]
+
 WINDOW = 4 << 20  # bytes looked at before their pages are given back
 
 U8Array = NDArray[np.uint8]
 
 
-class PccxError(InvalidDataError):
-    """Not a valid .pccx file (exit 65)."""
-
-
 class ChecksumError(HmbTraceError):
     """The payload is not what the header's checksum says (--strict; exit 1)."""
-
-
-@dataclass(frozen=True)
-class Prefix:
-    """The 16 bytes before the JSON header."""
-
-    major: int
-    minor: int
-    reserved: int
-    header_length: int
-
-
-def parse_prefix(data: bytes, name: str) -> Prefix:
-    """Check the first 16 bytes of a file.
-
-    Raises:
-        PccxError: too short, another magic, another major version, a header over 64 MiB.
-    """
-    if data[:4] != MAGIC:
-        found = data[:4].hex(" ") or "an empty file"
-        raise PccxError(f"{name}: magic: found {found}, expected {MAGIC.hex(' ')} (PCCX)")
-    if len(data) < PREFIX.size:
-        raise PccxError(f"{name}: ends after {len(data)} bytes, expected a {PREFIX.size}-byte head")
-    _, major, minor, reserved, length = PREFIX.unpack(data[: PREFIX.size])
-    if major != MAJOR:
-        raise PccxError(f"{name}: major version: found {major}, expected {MAJOR}")
-    if length > HEADER_MAX:
-        raise PccxError(f"{name}: header length: found {length}, expected at most {HEADER_MAX}")
-    return Prefix(major, minor, reserved, length)
 
 
 @dataclass
@@ -165,7 +151,7 @@ def open_input(path: str | os.PathLike[str]) -> BinaryIO:
     """
     try:
         if os.fspath(path) == "-":
-            return _spooled(sys.stdin.buffer)
+            return spooled_stdin().open("rb")
         opened = Path(path).open("rb")  # noqa: SIM115 - handed to the caller
         if not opened.seekable():
             with opened:

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, TypeVar
 
+from hmb_trace.dumps import packaged
 from hmb_trace.errors import InvalidDataError
 
-HEADER_MAX = 64 << 20  # bytes of JSON (SPEC P3)
 FORMAT_MINOR = 1
-EXTRA_KEY = "hmb_trace"  # our own object in the header (SPEC P7)
+HEADER_MAX = packaged.HEADER_MAX
+EXTRA_KEY = packaged.EXTRA_KEY
 
+_MOST_VALUES = 1 << 20  # in a header: more would take minutes and gigabytes to parse
 _U8, _U32, _U64 = (1 << 8) - 1, (1 << 32) - 1, (1 << 64) - 1
 _HEX = re.compile(r"(?:0[xX])?([0-9A-Fa-f]{1,16})\Z")
 _T = TypeVar("_T")
@@ -209,6 +211,8 @@ def load_json(data: bytes) -> dict[str, Any]:
     Raises:
         HeaderError: not UTF-8, not JSON, not an object.
     """
+    if (values := sum(map(data.count, (b",", b"[", b"{")))) > _MOST_VALUES:
+        raise HeaderError(f"header: found about {values} values, expected at most {_MOST_VALUES}")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -220,7 +224,8 @@ def load_json(data: bytes) -> dict[str, Any]:
             parse_int=_integer,
             parse_constant=_no_constant,
         )
-        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate is no Unicode text
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate is no Unicode text
     except RecursionError:
         raise HeaderError("header: nested too deep, expected a plain JSON object") from None
     except ValueError as error:

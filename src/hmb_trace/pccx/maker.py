@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hmb_trace._core import ffi, lib
 from hmb_trace.catalog.model import Catalog
+from hmb_trace.dumps.walker import NO_CUTS
 from hmb_trace.errors import InvalidDataError
 from hmb_trace.pccx.events import BINCODE_HEAD, EVENT_DTYPE
 from hmb_trace.pccx.output import PayloadWriter
@@ -35,8 +37,10 @@ class MakerCounts:
     pairs: int
     unmatched_begins: int
     unmatched_ends: int
+    uncertain: int
     short_payloads: int
     saturated: int
+    invalid: int
 
     def warnings(self) -> list[str]:
         """What a user must know, one line each."""
@@ -44,7 +48,10 @@ class MakerCounts:
             "unmatched_begins": "begins without an end are kept with duration 0",
             "unmatched_ends": "ends without a begin are kept with duration 0",
             "short_payloads": "payloads are too short for the field that the catalog names",
-            "saturated": "values beyond 64 bits of cycles (or negative) were cut to the limit",
+            "uncertain": "ends have their begin before a gap, a new epoch or a clock step: "
+            "both are kept with duration 0",
+            "saturated": "times beyond 64 bits of cycles were cut to the limit",
+            "invalid": "durations are none (negative, all ones, too large): kept as 0",
         }
         return [f"{getattr(self, k)} {text}" for k, text in texts.items() if getattr(self, k)]
 
@@ -91,8 +98,11 @@ class EventMaker:
             writer.write(BINCODE_HEAD.pack(0, 0))
             self.c.position = BINCODE_HEAD.size
 
-    def feed(self, data: memoryview) -> None:
+    def feed(self, data: memoryview, cuts: NDArray[np.uint64] = NO_CUTS) -> None:
         """Take whole records.
+
+        Args:
+            cuts: where in data a new piece begins: no pair reaches over it.
 
         Raises:
             InvalidDataError: they are not.
@@ -100,6 +110,9 @@ class EventMaker:
         step = self._step
         step.input = ffi.cast("uint8_t *", ffi.from_buffer(data))
         step.input_len, step.consumed = len(data), 0
+        cuts = np.ascontiguousarray(cuts, "<u8")
+        step.cuts, step.cuts_len = ffi.cast("uint64_t *", cuts.ctypes.data), len(cuts)
+        step.cuts_done = 0
         while True:
             end = lib.hmb_make_events(self.c, step)
             if end == lib.HMB_STEP_TABLE:
@@ -167,6 +180,8 @@ class EventMaker:
             pairs=self.c.pairs,
             unmatched_begins=self.c.unmatched_begins + waiting,
             unmatched_ends=self.c.unmatched_ends,
+            uncertain=self.c.uncertain,
             short_payloads=self.c.short_payloads,
             saturated=self.c.saturated,
+            invalid=self.c.invalid,
         )

@@ -12,17 +12,16 @@ import contextlib
 import io
 import mmap
 import os
-import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from hmb_trace.errors import CannotCreateError, from_os_error
-from hmb_trace.files import binary_stdout
+from hmb_trace.files import output_file
 from hmb_trace.fnv import BytesLike, as_bytes, fnv1a_64
 from hmb_trace.pccx.behind import WriteBehind
 from hmb_trace.pccx.container import MAGIC, MAJOR, MINOR, PREFIX, WINDOW
@@ -36,29 +35,6 @@ def is_pipe(path: str | os.PathLike[str]) -> bool:
     """Whether an output path is standard output or another thing that cannot seek."""
     text = os.fspath(path)
     return text == "-" or (Path(text).exists() and not Path(text).is_file())
-
-
-@contextlib.contextmanager
-def atomic_output(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A temporary file beside path that takes its name when the block ends well.
-
-    Raises:
-        HmbTraceError: it cannot be created or written (exit 73, 74 or 77).
-    """
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        stream = temporary.open("x+b")
-    except OSError as error:
-        raise from_os_error(error, f"cannot create {target}", creating=True) from None
-    try:
-        with stream:
-            yield stream
-        temporary.replace(target)
-    except OSError as error:
-        raise from_os_error(error, f"cannot write {target}", creating=True) from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @dataclass
@@ -98,35 +74,41 @@ def _output(stream: BinaryIO, scratch: Path | None) -> Iterator[Output]:
 
 
 @contextlib.contextmanager
-def open_output(path: str | os.PathLike[str]) -> Iterator[Output]:
+def open_output(
+    path: str | os.PathLike[str], inputs: Sequence[str | os.PathLike[str]] = ()
+) -> Iterator[Output]:
     """An output that can seek: a file that appears when it is whole, or a pipe's stand-in.
 
     Raises:
+        UsageError: the output is one of the inputs.
         HmbTraceError: it cannot be created or written.
     """
-    if not is_pipe(path):
-        with atomic_output(path) as stream, _output(stream, Path(path).parent) as output:
+    names = tuple(os.fspath(one) for one in inputs)
+    try:
+        if is_pipe(path):
+            with _stand_in(os.fspath(path), names) as output:
+                yield output
+            return
+        with (
+            output_file(os.fspath(path), inputs=names) as stream,
+            _output(stream, Path(path).parent) as output,
+        ):
             yield output
-        return
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise from_os_error(error, f"cannot write {os.fspath(path)}", creating=True) from None
+
+
+@contextlib.contextmanager
+def _stand_in(path: str, inputs: tuple[str, ...]) -> Iterator[Output]:
+    """A temporary file whose bytes go to the pipe once they are whole."""
     with tempfile.TemporaryFile(prefix="hmb-trace-") as stream:
         with _output(stream, None) as output:
             yield output
         stream.seek(0)
-        _copy_to_pipe(stream, path)
-
-
-def _copy_to_pipe(stream: BinaryIO, path: str | os.PathLike[str]) -> None:
-    if os.fspath(path) == "-":
-        with binary_stdout() as out:
+        with output_file(path, inputs=inputs) as out:
             shutil.copyfileobj(stream, out, WINDOW)
-        return
-    try:
-        with Path(path).open("wb") as pipe:
-            shutil.copyfileobj(stream, pipe, WINDOW)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise from_os_error(error, f"cannot write {path}", creating=True) from None
 
 
 def write_all(stream: BinaryIO, data: BytesLike) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from hmb_trace import __version__
 from hmb_trace.catalog.model import Catalog
 from hmb_trace.dumps import sidecar
+from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump, open_dumps
 from hmb_trace.dumps.kinds import Kind, kind_of
 from hmb_trace.dumps.walker import Tally, Walker
@@ -202,13 +203,16 @@ class _Packer:
         return PayloadWriter(self._target, room, checksum, patched=patched)
 
     def run(self, progress: Progress) -> PackResult:
-        take = self._maker.feed if self._maker else self._writer.write
+        maker = self._maker
 
-        def on_bytes(piece: memoryview) -> None:
-            take(piece)
-            progress(len(piece))
+        def on_batch(batch: RecordBatch) -> None:
+            if maker is None:
+                self._writer.write(batch.buffer)
+            else:
+                maker.feed(batch.buffer, batch.cuts - np.uint64(batch.base))
+            progress(len(batch.buffer))
 
-        self._dump.scan(self._walker, partial=self._options.partial, on_bytes=on_bytes)
+        self._dump.scan(self._walker, partial=self._options.partial, on_batch=on_batch)
         counts = self._maker.finish() if self._maker else None
         if self._options.encoding == "flatbuf" and self._maker and not self._maker.sorted:
             self._sort(counts.events if counts else 0)
@@ -252,14 +256,9 @@ def _no_progress(size: int) -> None:
     pass
 
 
-def _refuse_overwriting(
-    paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]
-) -> None:
-    """A capture exists once: never put something else in its place."""
-    target = Path(output)
-    for path in map(Path, paths):
-        if target.is_file() and path.exists() and path.samefile(target):
-            raise UsageError(f"{output}: is an input too, choose another output")
+def _files(dump: Dump, paths: Sequence[Path]) -> list[Path]:
+    """Everything that is read: a capture exists once, nothing may be put in its place."""
+    return [*paths, *(segment.path for segment in dump.segments if segment.path)]
 
 
 def _header_to_keep(paths: Sequence[Path]) -> Header | None:
@@ -276,6 +275,7 @@ def pack(
     options: PackOptions | None = None,
     *,
     progress: Progress = _no_progress,
+    keep: Sequence[str | os.PathLike[str]] = (),
 ) -> PackResult:
     """Pack dumps into one .pccx; the output appears only when it is whole.
 
@@ -285,6 +285,7 @@ def pack(
             what its header says of the hardware and the capture, and keys of others.
         output: the file, or `-` for standard output.
         progress: called with the number of dump bytes taken.
+        keep: other files that the output must not replace (the catalog).
 
     Raises:
         DumpError: an input is damaged (options.partial takes what comes before).
@@ -292,9 +293,8 @@ def pack(
         HmbTraceError: an input cannot be read or the output not written.
     """
     chosen = options or PackOptions()
-    _refuse_overwriting(paths, output)
     inputs = [Path(path) for path in paths]
-    with open_dumps(inputs) as dump, open_output(output) as target:
+    with open_dumps(inputs) as dump, open_output(output, [*_files(dump, inputs), *keep]) as target:
         return _Packer(dump, chosen, target, _header_to_keep(inputs)).run(progress)
 
 
@@ -319,8 +319,7 @@ def unpack(
         PccxError: no .pccx, or an encoding that holds events instead of records.
         ChecksumError: strict, and the checksum does not fit.
     """
-    _refuse_overwriting([path], output)
-    with container.read(path) as file, open_output(output) as target:
+    with container.read(path) as file, open_output(output, [path]) as target:
         encoding = file.header.payload.encoding
         if encoding in ("flatbuf", "bincode"):
             raise container.PccxError(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import secrets
 import struct
 from typing import Any
 
@@ -39,6 +40,11 @@ def _cycles_ratio(unit: str, clock_mhz: int) -> tuple[int, int]:
     if nanoseconds < _NS_PER_US:
         return clock_mhz, _NS_PER_US
     return clock_mhz * (nanoseconds // _NS_PER_US), 1
+
+
+def duration_ratio(unit: str, clock_mhz: int) -> tuple[int, int]:
+    """(mul, div): nanoseconds = value * mul / div."""
+    return (DURATION_UNITS[unit], 1) if DURATION_UNITS[unit] else (_NS_PER_US, clock_mhz)
 
 
 class Rules:
@@ -85,6 +91,7 @@ class Rules:
         rule.event_type = PCCX_TYPES.index(event.pccx)
         rule.pair = self._pair_number(event)
         rule.cycles_mul, rule.cycles_div = _cycles_ratio(event.duration_unit, self._clock_mhz)
+        rule.ns_mul, rule.ns_div = duration_ratio(event.duration_unit, self._clock_mhz)
         if event.key != "cpu":
             self._place(rule.key, event, event.key)
         if event.duration:
@@ -117,6 +124,7 @@ class OpenTable:
             ("opcode", "<u2"),
             ("cpu", "u1"),
             ("reserved", "u1"),
+            ("piece", "<u8"),
         ]
     )
 
@@ -124,6 +132,7 @@ class OpenTable:
         self._limit = limit
         self._slots = np.zeros(size, self._DTYPE)
         self.c = ffi.new("struct hmb_open_table *")
+        self.c.seed = secrets.randbits(64)
         self._point(self.c, self._slots)
 
     @staticmethod

@@ -6,7 +6,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Protocol
 
@@ -63,6 +63,7 @@ def write(
     *,
     encoding: str | None = None,
     checksum: str = "number",
+    inputs: Sequence[Path] = (),
 ) -> Header:
     """Write a .pccx around payload bytes that are encoded already.
 
@@ -72,6 +73,7 @@ def write(
         header: its values; length and checksum are filled in. None: zeros.
         encoding: replaces header.payload.encoding; any string.
         checksum: number, hex or none (SPEC P1).
+        inputs: files that the output must not replace.
 
     Returns:
         The header as written.
@@ -85,7 +87,7 @@ def write(
     if encoding is not None:
         made.payload.encoding = encoding
     pieces = [payload] if isinstance(payload, _BUFFERS) else payload
-    with open_output(path) as target:
+    with open_output(path, inputs) as target:
         writer = PayloadWriter(target, widest_header(made, checksum), checksum)
         for piece in pieces:
             writer.write(piece)
@@ -237,6 +239,7 @@ def write_events(
     header: Header | None = None,
     *,
     checksum: str = "number",
+    inputs: Sequence[Path] = (),
 ) -> tuple[Header, list[str]]:
     """Write events as flatbuf (sorted by start_cycle here) or bincode (in their order).
 
@@ -246,6 +249,7 @@ def write_events(
         encoding: flatbuf or bincode.
         header: cycles and cores are filled in where they are 0.
         checksum: number, hex or none (SPEC P1).
+        inputs: files that the output must not replace.
 
     Returns:
         The header as written, and warnings: what the encoding has no place for.
@@ -258,7 +262,7 @@ def write_events(
     _check(checksum, CHECKSUMS, "checksum")
     made = deepcopy(header) if header else _new_header()
     made.payload.encoding = encoding
-    with open_output(path) as target:
+    with open_output(path, inputs) as target:
         room = widest_header(made, checksum)
         sink: _Sink = (_FlatSink if encoding == "flatbuf" else _BincodeSink)(target, room, checksum)
         for batch in _batches(events):
@@ -268,13 +272,13 @@ def write_events(
         return sink.finish(made).finish(made), sink.warnings
 
 
-def _copy(file: PccxFile, output: Path, checksum: str) -> None:
+def _copy(file: PccxFile, output: Path, checksum: str, inputs: Sequence[Path]) -> None:
     def pieces() -> Iterable[BytesLike]:
         for start in range(0, len(file.payload), WINDOW):
             yield file.payload[start : start + WINDOW]
             file.drop_pages(start, start + WINDOW)
 
-    write(output, pieces(), file.header, checksum=checksum)
+    write(output, pieces(), file.header, checksum=checksum, inputs=inputs)
 
 
 def _without_own_counts(header: Header) -> Header:
@@ -296,6 +300,7 @@ def convert(
     api_names: bool = False,
     partial: bool = False,
     progress: Progress = _no_progress,
+    keep: Sequence[Path] = (),
 ) -> list[str]:
     """Write a .pccx (or a dump) again in another encoding.
 
@@ -309,6 +314,7 @@ def convert(
         api_names: bincode from raw: the catalog's event name as api_name.
         partial: raw: take what comes before a damaged end.
         progress: called with the number of payload bytes taken.
+        keep: other files that the output must not replace (the catalog).
 
     Returns:
         Warnings, one line each.
@@ -319,19 +325,26 @@ def convert(
     _check(encoding, ENCODINGS, "encoding")
     if not is_pccx(path):
         options = PackOptions(encoding, catalog, clock_mhz, checksum, partial, api_names)
-        return pack([path], output, options, progress=progress).warnings
+        return pack([path], output, options, progress=progress, keep=keep).warnings
+    inputs = [path, *keep]
     with read(path) as file:
         source = file.header.payload.encoding
         if source == encoding:
-            _copy(file, output, checksum)
+            _copy(file, output, checksum, inputs)
             return file.warnings
         if source in ("flatbuf", "bincode"):
-            return file.warnings + _convert_events(file, output, encoding, checksum, progress)
+            _refuse_raw(file, encoding)
+            header = _without_own_counts(file.header)
+            events = _counted(file, progress)
+            _, warnings = write_events(
+                output, events, encoding, header, checksum=checksum, inputs=inputs
+            )
+            return file.warnings + warnings
         if source != "raw":
             raise PccxError(f"{file.name}: payload.encoding: found {source!r}, expected 'raw'")
         catalog = catalog or embedded_catalog(file.header, file.name)
     options = PackOptions(encoding, catalog, clock_mhz, checksum, partial, api_names)
-    return pack([path], output, options, progress=progress).warnings
+    return pack([path], output, options, progress=progress, keep=keep).warnings
 
 
 def embedded_catalog(header: Header, name: str) -> Catalog | None:
@@ -348,20 +361,15 @@ def is_pccx(path: Path) -> bool:
         return stream.read(4) == b"PCCX"
 
 
-def _convert_events(
-    file: PccxFile, output: Path, encoding: str, checksum: str, progress: Progress
-) -> list[str]:
+def _counted(file: PccxFile, progress: Progress) -> Iterable[EventBatch]:
+    for batch in event_batches(file):
+        progress(batch.events.nbytes)
+        yield batch
+
+
+def _refuse_raw(file: PccxFile, encoding: str) -> None:
     if encoding == "raw":
         raise PccxError(
             f"{file.name}: payload.encoding: found {file.header.payload.encoding!r}; "
             "events cannot become raw records again, pack the dump instead"
         )
-
-    def counted() -> Iterable[EventBatch]:
-        for batch in event_batches(file):
-            progress(batch.events.nbytes)
-            yield batch
-
-    header = _without_own_counts(file.header)
-    _, warnings = write_events(output, counted(), encoding, header, checksum=checksum)
-    return warnings

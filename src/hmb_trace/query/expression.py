@@ -1,55 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Expressions over header columns and payload fields, evaluated on whole batches.
 
-    lba >= 0x1000 and name == "nand_read" and die in (0, 2)
+    lba >= 0x1000 and name == "nand_read" and die in (0, 2) and busy_ns > 1.5ms
 
 A small part of Python's grammar: numbers, strings, names, arithmetic, comparisons, `in`,
-and/or/not. A comparison with a field that a record does not have is false.
+and/or/not; and times with a unit. Integers are exact, however large. A comparison with a value
+that a record does not have is false.
 """
 
 from __future__ import annotations
 
 import ast
-import difflib
-import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from hmb_trace.catalog.columns import payload_columns
+from hmb_trace.catalog.events import DURATION_UNITS
 from hmb_trace.catalog.model import Catalog, Event, Field
 from hmb_trace.dumps.batch import RecordBatch
-from hmb_trace.errors import UsageError
+from hmb_trace.query import exact
+from hmb_trace.query.exact import Mask, Numbers
+from hmb_trace.query.grammar import COMPARISONS, HEADER, SIGNS, Grammar
 
-Mask = npt.NDArray[np.bool_]
-_HEADER = ("seq", "ts_ns", "opcode", "cpu", "flags", "payload_len", "offset")
-_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor,
-    ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift,
-}
-_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-_UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-    ast.Invert: operator.invert,
-}
+__all__ = ["Expression", "Mask"]
 
 
 class _Missing:
@@ -59,12 +35,20 @@ class _Missing:
 _MISSING = _Missing()
 
 
+@dataclass(frozen=True, slots=True)
 class _Labelled:
-    """A field's values, and the labels that may stand for them in a comparison."""
+    """An integer field's values, and the labels that may stand for them in a comparison."""
 
-    def __init__(self, values: Any, field: Field) -> None:
-        self.values = values
-        self.field = field
+    numbers: Numbers
+    field: Field
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """Texts of rows: char[N] and bytes[N], as bytes."""
+
+    values: Any
+    hexadecimal: bool = False  # bytes[N]: a text stands for its digits, as listings show them
 
 
 class Expression:
@@ -75,34 +59,22 @@ class Expression:
         catalog: gives payload fields and names; None: header columns only.
 
     Raises:
-        UsageError: not an expression of this grammar, or a name that nobody knows.
+        UsageError: not an expression of this grammar, an unknown name, or a comparison that can
+            hold for no record.
     """
 
     def __init__(self, text: str, catalog: Catalog | None = None) -> None:
         self.text = text
+        self._catalog = catalog
         self._events = {event.opcode: event for event in catalog or ()}
-        try:
-            self._tree = ast.parse(text.strip(), mode="eval").body
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            reason = getattr(error, "msg", None) or str(error)
-            raise UsageError(f"expression {text!r}: {reason}") from None
-        _check_nodes(self._tree, text)
-        self._fields = self._check_names()
-        self._by_event = bool(self._fields) or "name" in self._used
-
-    @property
-    def _used(self) -> set[str]:
-        return {node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name)}
-
-    def _check_names(self) -> set[str]:
-        fields = {f.name for event in self._events.values() for f in event.fields}
-        known = {*_HEADER, "name", *fields}
-        for name in sorted(self._used - known):
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
-            more = "" if self._events else "; payload fields need a --catalog"
-            raise UsageError(f"expression: no field {name!r}; {hint}{more}")
-        return self._used - {*_HEADER, "name"}
+        self._columns = {
+            column.name: {opcode: field.name for opcode, field in column.fields.items()}
+            for column in payload_columns(catalog or ())
+        }
+        self._grammar = Grammar(text, catalog, self._columns)
+        self._tree = self._grammar.tree
+        self._fields = self._grammar.fields
+        self._by_event = bool(self._fields) or "name" in self._grammar.used
 
     def mask(self, batch: RecordBatch) -> Mask:
         """Which rows it is true for."""
@@ -110,7 +82,7 @@ class Expression:
         with np.errstate(all="ignore"):
             for rows, event in self._groups(batch):
                 part = batch.select(rows) if self._by_event else batch
-                found[rows] = _truth(self._eval(self._tree, part, event), len(part))
+                found[rows] = _Evaluation(self, part, event).truth(self._tree)
         return found
 
     def _groups(self, batch: RecordBatch) -> Iterator[tuple[Any, Event | None]]:
@@ -129,160 +101,191 @@ class Expression:
                 yield rows[batch.payload_len[rows] == length], event
 
     def _needs(self, event: Event | None) -> int:
-        used = [f for f in event.fields if f.name in self._fields] if event else []
-        return max((f.offset + f.size for f in used), default=0)
+        found = [self.field(name, event) for name in self._fields]
+        return max((f.offset + f.size for f in found if f), default=0)
 
-    def _eval(self, node: ast.expr, batch: RecordBatch, event: Event | None) -> Any:
+    def field(self, name: str, event: Event | None) -> Field | None:
+        """What a name means in an event: one of its fields, or a column's name for one."""
+        if event is None:
+            return None
+        own = event.field(name)
+        if own is not None and name not in HEADER:
+            return own
+        column = self._columns.get(name, {}).get(event.opcode)
+        return event.field(column) if column else None
+
+    def unit_ns(self, node: ast.AST, field: Field | None, name: str) -> int:
+        """How many nanoseconds one is, for a name in a comparison with a time; else 1."""
+        if node not in self._grammar.timed or name in HEADER:
+            return 1
+        return DURATION_UNITS.get(field.unit, 1) or 1 if field else 1
+
+    def duration(self, name: str) -> int | None:
+        """The nanoseconds of a time literal that this name stands for."""
+        return self._grammar.durations.get(name)
+
+
+class _Evaluation:
+    """One expression over rows of one opcode that all have the same fields."""
+
+    def __init__(self, expression: Expression, batch: RecordBatch, event: Event | None) -> None:
+        self._of = expression
+        self._batch = batch
+        self._event = event
+        self._n = len(batch)
+
+    def truth(self, node: ast.expr) -> Mask:
+        value = _plain(self._eval(node))
+        if isinstance(value, Numbers):
+            truth = np.broadcast_to(np.asarray(value.values).astype(bool), (self._n,))
+            return truth if value.have is None else truth & value.have
+        if isinstance(value, np.ndarray):
+            return np.broadcast_to(value.astype(bool), (self._n,))
+        if isinstance(value, _Texts):
+            return np.array([bool(text) for text in value.values], bool)
+        return np.full(self._n, value is not _MISSING and bool(value))
+
+    def _eval(self, node: ast.expr) -> Any:
         match node:
+            case ast.Constant(bool(value)):
+                return Numbers(int(value))
+            case ast.Constant(int(value)) | ast.Constant(float(value)):
+                return Numbers(value)
             case ast.Constant(value):
                 return value
             case ast.Name(name):
-                return _column(name, batch, event)
+                return self._name(node, name)
             case ast.BoolOp(op, values):
-                parts = [_truth(self._eval(v, batch, event), len(batch)) for v in values]
                 join = np.logical_and if isinstance(op, ast.And) else np.logical_or
-                return join.reduce(parts)
+                return join.reduce([self.truth(value) for value in values])
             case ast.UnaryOp(ast.Not(), operand):
-                return ~_truth(self._eval(operand, batch, event), len(batch))
+                return ~self.truth(operand)
             case ast.UnaryOp(op, operand):
-                value = _plain(self._eval(operand, batch, event))
-                return value if value is _MISSING else self._apply(_UNARY[type(op)], value)
+                return self._unary(op, self._number(operand))
             case ast.BinOp(left, op, right):
-                a = _plain(self._eval(left, batch, event))
-                b = _plain(self._eval(right, batch, event))
-                missing = a is _MISSING or b is _MISSING
-                return _MISSING if missing else self._apply(_ARITHMETIC[type(op)], a, b)
+                a, b = self._number(left), self._number(right)
+                missing = a is None or b is None
+                return _MISSING if missing else exact.arithmetic(SIGNS[type(op)], a, b)
             case ast.Compare(left, ops, comparators):
-                return self._compare(left, ops, comparators, batch, event)
-        raise AssertionError(ast.dump(node))  # _check_nodes lets nothing else through
+                return self._compare(left, ops, comparators)
+        raise AssertionError(ast.dump(node))  # Grammar lets nothing else through
 
-    def _compare(
-        self,
-        left: ast.expr,
-        ops: list[ast.cmpop],
-        comparators: list[ast.expr],
-        batch: RecordBatch,
-        event: Event | None,
-    ) -> Mask:
-        result = np.ones(len(batch), bool)
-        a = self._eval(left, batch, event)
+    def _name(self, node: ast.expr, name: str) -> Any:
+        duration = self._of.duration(name)
+        if duration is not None:
+            return Numbers(duration)
+        if name in HEADER:
+            return exact.of_column(getattr(self._batch, name))
+        if name == "name":
+            event = self._event
+            return event.name if event else f"{int(self._batch.opcode[0]):#06x}"
+        field = self._of.field(name, self._event)
+        if field is None or not self._n:
+            return _MISSING
+        if int(self._batch.payload_len[0]) < field.offset + field.size:
+            return _MISSING
+        return self._field_values(node, name, field)
+
+    def _field_values(self, node: ast.expr, name: str, field: Field) -> Any:
+        values = self._batch.field(field.offset, field.dtype)
+        if field.type.startswith("bytes"):
+            return _Texts(np.array([value.tobytes() for value in values], "O"), True)
+        if field.type.startswith("char"):
+            return _Texts(_until_nul(values))
+        numbers = exact.of_column(values)
+        unit = self._of.unit_ns(node, field, name)
+        if unit != 1:
+            return exact.arithmetic("*", numbers, Numbers(unit))
+        return _Labelled(numbers, field) if field.is_integer else numbers
+
+    def _number(self, node: ast.expr) -> Numbers | None:
+        """An operand of arithmetic; None: the record has no such value, or it is text."""
+        value = _plain(self._eval(node))
+        if isinstance(value, np.ndarray):
+            return exact.of_column(value)
+        return value if isinstance(value, Numbers) else None
+
+    def _unary(self, op: ast.unaryop, value: Numbers | None) -> Any:
+        if value is None:
+            return _MISSING
+        if isinstance(op, ast.UAdd):
+            return value
+        return exact.negative(value) if isinstance(op, ast.USub) else exact.inverted(value)
+
+    # ---- comparisons ----
+
+    def _compare(self, left: ast.expr, ops: list[ast.cmpop], comparators: list[ast.expr]) -> Mask:
+        result = np.ones(self._n, bool)
+        a = self._eval(left)
         for op, right in zip(ops, comparators, strict=True):
             if isinstance(op, (ast.In, ast.NotIn)):
-                result &= self._member(a, op, right, batch, event)
+                result &= self._member(a, op, right)
                 continue
-            b = self._eval(right, batch, event)
-            result &= self._compare_two(_COMPARISONS[type(op)], a, b, len(batch))
+            b = self._eval(right)
+            result &= self._two(COMPARISONS[type(op)], a, b)
             a = b
         return result
 
-    def _member(
-        self, a: Any, op: ast.cmpop, right: ast.expr, batch: RecordBatch, event: Event | None
-    ) -> Mask:
+    def _member(self, a: Any, op: ast.cmpop, right: ast.expr) -> Mask:
         assert isinstance(right, (ast.Tuple, ast.List, ast.Set))
-        found = np.zeros(len(batch), bool)
+        found = np.zeros(self._n, bool)
         if a is _MISSING:
             return found
         for item in right.elts:
-            value = self._eval(item, batch, event)
-            found |= self._compare_two(operator.eq, a, value, len(batch))
+            found |= self._two("==", a, self._eval(item))
         return ~found if isinstance(op, ast.NotIn) else found
 
-    def _compare_two(self, compare: Callable[[Any, Any], Any], a: Any, b: Any, n: int) -> Mask:
+    def _two(self, sign: str, a: Any, b: Any) -> Mask:
         if a is _MISSING or b is _MISSING:
-            return np.zeros(n, bool)
+            return np.zeros(self._n, bool)
+        made = np.broadcast_to(self._holds(sign, a, b), (self._n,))
+        for one in (_plain(a), _plain(b)):
+            if isinstance(one, Numbers) and one.have is not None:
+                made = made & one.have
+        return made
+
+    def _holds(self, sign: str, a: Any, b: Any) -> Any:
         a, b = _label_value(a, b), _label_value(b, a)
-        a, b = _text_like(_plain(a), b), _text_like(_plain(b), a)
-        return _truth(self._apply(compare, a, b), n)
-
-    def _apply(self, function: Callable[..., Any], *values: Any) -> Any:
-        try:
-            return function(*values)
-        except (TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
-            raise UsageError(f"expression {self.text!r}: {error}") from None
-
-
-def _check_nodes(tree: ast.expr, text: str) -> None:
-    members = {
-        id(right)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Compare)
-        for op, right in zip(node.ops, node.comparators, strict=True)
-        if isinstance(op, (ast.In, ast.NotIn)) and isinstance(right, (ast.Tuple, ast.List, ast.Set))
-    }
-    for node in ast.walk(tree):
-        if not _is_allowed(node, members):
-            raise UsageError(
-                f"expression {text!r}: {type(node).__name__} is not allowed; expected comparisons "
-                'of fields and values with and, or, not, in, as in: lba >= 4096 and name == "x"'
-            )
+        a, b = _as_numbers(_plain(a)), _as_numbers(_plain(b))
+        if isinstance(a, Numbers) and isinstance(b, Numbers):
+            return exact.compare(sign, a, b)
+        if isinstance(a, Numbers) or isinstance(b, Numbers):
+            return np.asarray(sign == "!=")  # a text and a number are never equal, nor in order
+        one, two = _text_values(a, b), _text_values(b, a)
+        return np.asarray(exact.SIGNS[sign](one, two)).astype(bool)
 
 
-def _is_allowed(node: ast.AST, members: set[int]) -> bool:
-    if isinstance(node, ast.Constant):
-        return isinstance(node.value, (int, float, str, bytes))
-    if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
-        return id(node) in members
-    if isinstance(node, ast.Compare):
-        kinds = [(op, right) for op, right in zip(node.ops, node.comparators, strict=True)]
-        return all(
-            type(op) in _COMPARISONS or (isinstance(op, (ast.In, ast.NotIn)) and id(r) in members)
-            for op, r in kinds
-        )
-    if isinstance(node, ast.BinOp):
-        return type(node.op) in _ARITHMETIC
-    return isinstance(
-        node,
-        (
-            *(ast.BoolOp, ast.UnaryOp, ast.Name, ast.boolop, ast.unaryop),
-            *(ast.operator, ast.cmpop, ast.expr_context),
-        ),
-    )
-
-
-def _column(name: str, batch: RecordBatch, event: Event | None) -> Any:
-    field = event.field(name) if event else None
-    if name in _HEADER:
-        return _widened(getattr(batch, name))
-    if name == "name":
-        return event.name if event else f"{int(batch.opcode[0]):#06x}"
-    if field is None or not len(batch) or int(batch.payload_len[0]) < field.offset + field.size:
-        return _MISSING
-    values = batch.field(field.offset, field.dtype)
-    if field.type.startswith("bytes"):
-        return np.array([value.tobytes() for value in values], "O")
-    return _Labelled(_widened(values) if field.is_integer else values, field)
-
-
-def _widened(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Integers as int64, so that arithmetic does not wrap; uint64 only where it must be."""
-    if values.dtype == np.uint64 and len(values) and int(values.max()) >= 1 << 63:
-        return values
-    return values.astype("i8")
+def _as_numbers(value: Any) -> Any:
+    return exact.of_column(value) if isinstance(value, np.ndarray) else value
 
 
 def _plain(value: Any) -> Any:
-    return value.values if isinstance(value, _Labelled) else value
+    return value.numbers if isinstance(value, _Labelled) else value
+
+
+def _until_nul(values: Any) -> Any:
+    """char[N]: the text up to the first NUL, as everywhere else."""
+    if not any(b"\0" in value for value in values):
+        return values
+    return np.array([value.split(b"\0", 1)[0] for value in values], values.dtype)
 
 
 def _label_value(value: Any, other: Any) -> Any:
-    """A string compared with a labelled field stands for the label's value."""
-    if not (isinstance(value, str) and isinstance(other, _Labelled) and other.field.is_integer):
+    """A string compared with a labelled field stands for the label's value, if it has it."""
+    if not (isinstance(value, str) and isinstance(other, _Labelled)):
         return value
     for number, label in other.field.enum.items():
         if label == value:
-            return number
-    labels = ", ".join(other.field.enum.values()) or "none"
-    raise UsageError(f"expression: {other.field.name} has no label {value!r}; it has {labels}")
-
-
-def _text_like(value: Any, other: Any) -> Any:
-    """A string compared with char[N] is its bytes."""
-    if isinstance(value, str) and isinstance(_plain(other), np.ndarray):
-        return value.encode()
+            return Numbers(number)
     return value
 
 
-def _truth(value: Any, n: int) -> Mask:
-    if value is _MISSING:
-        return np.zeros(n, bool)
-    return np.broadcast_to(np.asarray(_plain(value)).astype(bool), (n,))
+def _text_values(value: Any, other: Any) -> Any:
+    """Texts for a comparison: both str, or both bytes."""
+    if isinstance(value, _Texts):
+        return value.values
+    if isinstance(value, str) and isinstance(other, _Texts):
+        return bytes.fromhex(value) if other.hexadecimal else value.encode()
+    if isinstance(value, bytes) and isinstance(other, str):
+        return value.decode("utf-8", "replace")
+    return value

@@ -4,7 +4,8 @@
 The rule is plain, so that nothing is guessed away: an end belongs to the latest begin of its
 pair under the same key. A begin that meets another begin under its key before its end came
 has lost its end; an end without a waiting begin has lost its begin; an end earlier than its
-begin (the clock went back) is not its end. All of these are kept and counted.
+begin (the clock went back) is not its end. All of these are kept and counted. So are pairs that
+enclose the end of a piece of the dump, where records are missing or another clock begins.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ MATCH_DTYPE = np.dtype(
         ("begin_cpu", "u1"),
         ("end_cpu", "u1"),
         ("pair", "<u2"),
+        ("uncertain", "<u8"),
     ]
 )
 SINGLE_DTYPE = np.dtype(
@@ -48,6 +50,9 @@ SINGLE_DTYPE = np.dtype(
 )
 
 
+_NONE: NDArray[np.void] = np.empty(0, MATCH_DTYPE)
+
+
 @dataclass(frozen=True)
 class Paired:
     """What one batch yielded. Rows count the records fed since the start, from 0.
@@ -56,10 +61,14 @@ class Paired:
         matches: dtype MATCH_DTYPE, in the order of the ends; times in nanoseconds; key is
             the payload key (two's complement if signed) or the cpu.
         singles: dtype SINGLE_DTYPE: ends without a begin, begins that lost their end.
+        uncertain: as matches: begin and end stand in different pieces of the dump (a gap, a new
+            epoch or a clock step lies between). Whether they belong together is not known, and
+            what their times tell is not a duration.
     """
 
     matches: NDArray[np.void]
     singles: NDArray[np.void]
+    uncertain: NDArray[np.void]
 
     @property
     def durations_ns(self) -> NDArray[np.uint64]:
@@ -72,7 +81,7 @@ class Pairing:
     """Feed it batches in order; memory is bounded by `limit` begins that wait.
 
     Attributes:
-        matched, unmatched_begins, unmatched_ends: counts so far.
+        matched, uncertain, unmatched_begins, unmatched_ends: counts so far.
     """
 
     def __init__(self, catalog: Catalog, *, limit: int = 1 << 20) -> None:
@@ -80,6 +89,7 @@ class Pairing:
         self._open = OpenTable(limit=limit)
         self._rows = 0
         self.matched = 0
+        self.uncertain = 0
         self.unmatched_begins = 0
         self.unmatched_ends = 0
 
@@ -106,10 +116,16 @@ class Pairing:
 
     def _count(self, matches: NDArray[np.void], singles: NDArray[np.void]) -> Paired:
         ends = int(np.count_nonzero(singles["is_end"]))
-        self.matched += len(matches)
         self.unmatched_ends += ends
         self.unmatched_begins += len(singles) - ends
-        return Paired(matches, singles)
+        doubtful = matches["uncertain"] != 0
+        if not doubtful.any():
+            self.matched += len(matches)
+            return Paired(matches, singles, _NONE)
+        certain, uncertain = matches[~doubtful], matches[doubtful]
+        self.matched += len(certain)
+        self.uncertain += len(uncertain)
+        return Paired(certain, singles, uncertain)
 
     def _call(
         self, batch: RecordBatch, matches: NDArray[np.void], singles: NDArray[np.void]
@@ -127,9 +143,11 @@ class Pairing:
             kind = f"uint{8 * array.dtype.itemsize}_t *"
             setattr(call, name, ffi.cast(kind, array.ctypes.data))
         call.rows, call.row_base = len(batch), self._rows
+        cuts = np.ascontiguousarray(batch.cut_rows())
+        call.cuts, call.cuts_len = ffi.cast("uint64_t *", cuts.ctypes.data), len(cuts)
         call.matches = ffi.cast("struct hmb_match *", matches.ctypes.data)
         call.singles = ffi.cast("struct hmb_single *", singles.ctypes.data)
-        return [buffer, at, columns], call
+        return [buffer, at, columns, cuts], call
 
 
 def _singles_of(waiting: NDArray[np.void]) -> NDArray[np.void]:

@@ -6,16 +6,24 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from hmb_trace.catalog.model import Catalog
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import DEFAULT_BATCH, Dump, Span
-from hmb_trace.dumps.knowledge import sidecar_of
 from hmb_trace.dumps.sidecar import Sidecar
-from hmb_trace.dumps.timeaxis import first_time, host_axis, parse_moment
+from hmb_trace.dumps.timeaxis import (
+    ClockPieces,
+    HostAxis,
+    RelativeAxis,
+    first_time,
+    host_axis,
+    parse_moment,
+    relative_axis,
+)
 from hmb_trace.dumps.walker import Walker
 from hmb_trace.errors import UsageError
 from hmb_trace.layout import RecordFlag
@@ -32,12 +40,21 @@ class Range:
     last: int | None
 
 
+@dataclass(frozen=True)
+class Window:
+    """A range of times on another clock than the firmware's, ns; both ends belong to it."""
+
+    axis: HostAxis | RelativeAxis
+    range: Range
+
+
 @dataclass
 class Selection:
     """Conditions that a record must meet; None and empty: any.
 
     Attributes:
-        time: of the firmware clock, nanoseconds.
+        time: of the firmware clock, nanoseconds: in every epoch.
+        windows: times since the first record or of the host's clock: of one epoch only.
         flags: all these bits set.
         seq: a range whose first is beyond its last runs over the wrap at 2^32.
     """
@@ -48,6 +65,7 @@ class Selection:
     seq: Range | None = None
     time: Range | None = None
     where: list[Expression] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
 
     @property
     def is_everything(self) -> bool:
@@ -67,9 +85,17 @@ class Selection:
             found &= _within_seq(batch, self.seq)
         if self.time is not None:
             found &= _within_time(batch, self.time)
+        for window in self.windows:
+            found &= _within(window.axis(batch), window.range)
         for expression in self.where:
             found &= expression.mask(batch)
         return found
+
+    def spans(self, dump: Dump) -> list[Span] | None:
+        """The parts of a dump that can hold such records; None: all of it."""
+        if self.time is None and not any(isinstance(w.axis, HostAxis) for w in self.windows):
+            return None
+        return spans_of(dump, self.time, self.windows)
 
     def batches(
         self,
@@ -81,14 +107,19 @@ class Selection:
     ) -> Iterator[RecordBatch]:
         """The records of a dump that meet the conditions; parts outside the time range are
         not read where a sidecar's index allows it. Raises as Dump.batches."""
-        spans = spans_of(dump, self.time) if self.time else None
+        spans = self.spans(dump)
+        left_out: list[RecordBatch] = []
         for batch in dump.batches(max_bytes, partial=partial, walker=walker, spans=spans):
             if self.is_everything:
                 yield batch
                 continue
             mask = self.mask(batch)
             if mask.any():
-                yield batch if mask.all() else batch.select(mask)
+                found = batch if mask.all() else batch.select(mask)
+                yield found.after(left_out)
+                left_out = []
+            elif len(batch.cuts):
+                left_out.append(batch)
 
 
 def _within_seq(batch: RecordBatch, wanted: Range) -> Mask:
@@ -97,6 +128,15 @@ def _within_seq(batch: RecordBatch, wanted: Range) -> Mask:
     span = np.uint32((last - first) & 0xFFFFFFFF)
     inside: Mask = (batch.seq - np.uint32(first & 0xFFFFFFFF)) <= span
     return inside
+
+
+def _within(times: npt.NDArray[np.int64], wanted: Range) -> Mask:
+    found = np.ones(len(times), bool)
+    if wanted.first is not None:
+        found &= times >= wanted.first
+    if wanted.last is not None:
+        found &= times <= wanted.last
+    return found
 
 
 def _within_time(batch: RecordBatch, wanted: Range) -> Mask:
@@ -110,7 +150,7 @@ def _within_time(batch: RecordBatch, wanted: Range) -> Mask:
     return found
 
 
-def spans_of(dump: Dump, wanted: Range) -> list[Span]:
+def spans_of(dump: Dump, wanted: Range | None, windows: Sequence[Window] = ()) -> list[Span]:
     """The parts of a dump that can hold records of a time range, by the sidecars' sparse index.
 
     A file without an index is read whole. One index step is added on both sides: cores
@@ -119,12 +159,28 @@ def spans_of(dump: Dump, wanted: Range) -> list[Span]:
     """
     found = []
     for index, segment in enumerate(dump.segments):
-        known = sidecar_of(segment)
-        if known is None or not known.index:
+        known = segment.known
+        own = None if known is None else _on_own_clock(index, wanted, windows)
+        if known is None or not known.index or own is None:
             found.append(Span(index))
-        elif (span := _span_of(index, known, wanted)) is not None:
+        elif (span := _span_of(index, known, own)) is not None:
             found.append(span)
     return found
+
+
+def _on_own_clock(index: int, wanted: Range | None, windows: Sequence[Window]) -> Range | None:
+    """The range on a file's firmware clock; None: it cannot be told."""
+    firsts = [] if wanted is None or wanted.first is None else [wanted.first]
+    lasts = [] if wanted is None or wanted.last is None else [wanted.last]
+    for window in windows:
+        if not isinstance(window.axis, HostAxis):
+            continue
+        own = window.axis.firmware_range(index, window.range.first, window.range.last)
+        if own is None:
+            return None
+        firsts += [] if own[0] is None else [own[0]]
+        lasts += [] if own[1] is None else [own[1]]
+    return Range(max(firsts, default=None), min(lasts, default=None))
 
 
 def _span_of(index: int, known: Sidecar, wanted: Range) -> Span | None:
@@ -156,7 +212,7 @@ def _ends_before(known: Sidecar, wanted: Range) -> bool:
 # ---- from what people write ----
 
 
-def parse_range(text: str, what: str) -> Range:
+def parse_range(text: str, what: str, limit: int = 1 << 32) -> Range:
     """'5..9', '5..', '..9' or '5' (also 0x...). Raises UsageError."""
     match = _RANGE.match(text)
     try:
@@ -164,20 +220,27 @@ def parse_range(text: str, what: str) -> Range:
             raise ValueError
         first = int(match[1], 0) if match[1] else None
         if match[2] is None:
-            return Range(first, first)
-        return Range(first, int(match[2], 0) if match[2] else None)
+            return _in_limits(Range(first, first), text, what, limit)
+        made = Range(first, int(match[2], 0) if match[2] else None)
     except ValueError:
-        raise UsageError(f"{what}: found {text!r}, expected 5..9, 5.., ..9 or 5") from None
+        raise UsageError(f"{what}: found {text[:60]!r}, expected 5..9, 5.., ..9 or 5") from None
+    return _in_limits(made, text, what, limit)
+
+
+def _in_limits(made: Range, text: str, what: str, limit: int) -> Range:
+    if any(end is not None and end >= limit for end in (made.first, made.last)):
+        raise UsageError(f"{what}: found {text[:60]!r}, expected 0 to {limit - 1}")
+    return made
 
 
 def parse_numbers(texts: Sequence[str], what: str, limit: int) -> frozenset[int] | None:
     """Numbers and ranges, comma-separated; None for no text at all. Raises UsageError."""
     found: set[int] = set()
     for part in (part for text in texts for part in text.split(",")):
-        wanted = parse_range(part, what)
+        wanted = parse_range(part, what, limit)
         last = limit - 1 if wanted.last is None else wanted.last
-        if not 0 <= (wanted.first or 0) < limit or not 0 <= last < limit:
-            raise UsageError(f"{what}: found {part!r}, expected 0 to {limit - 1}")
+        if last < (wanted.first or 0):
+            raise UsageError(f"{what}: found {part!r}, whose end lies before its begin")
         found.update(range(wanted.first or 0, last + 1))
     return frozenset(found) if texts else None
 
@@ -192,9 +255,11 @@ def parse_opcodes(texts: Sequence[str], catalog: Catalog | None) -> frozenset[in
             found |= parse_numbers([part], "opcode", 1 << 16) or frozenset()
             continue
         names = catalog.by_name if catalog else {}
-        matching = [names[name].opcode for name in names if fnmatch.fnmatchcase(name, part)]
+        wanted = part.lower()
+        matching = [e.opcode for n, e in names.items() if fnmatch.fnmatchcase(n.lower(), wanted)]
         if not matching:
-            hint = f"it has {', '.join(names)}" if catalog else "names need a --catalog"
+            some = ", ".join([*names][:20]) + (", ..." if len(names) > 20 else "")
+            hint = f"it has {some}" if catalog else "names need a --catalog"
             raise UsageError(f"opcode: the catalog has no event {part!r}; {hint}")
         found.update(matching)
     return frozenset(found) if texts else None
@@ -209,29 +274,49 @@ def parse_flags(texts: Sequence[str]) -> int:
             found |= RecordFlag[name]
             continue
         try:
-            found |= int(part, 0)
+            bits = int(part, 0)
+            if not 0 <= bits < 256:
+                raise ValueError
+            found |= bits
         except ValueError:
             names = ", ".join(RecordFlag.__members__).lower()
             raise UsageError(f"flags: found {part!r}, expected {names} or bits as 0x02") from None
     return found
 
 
-def parse_time(dump: Dump, begin: str | None, end: str | None) -> Range | None:
-    """--from and --to as a range of the firmware clock.
+def parse_time(dump: Dump, begin: str | None, end: str | None) -> tuple[Range | None, list[Window]]:
+    """--from and --to as a range of the firmware clock, and windows on other clocks.
 
     Raises:
         UsageError: not a moment, or host time without clock pairs.
     """
-    if begin is None and end is None:
-        return None
-    ends = [None if text is None else _firmware_time(dump, text) for text in (begin, end)]
-    return Range(ends[0], ends[1])
+    fw, windows = Range(None, None), []
+    axes: dict[str, HostAxis | RelativeAxis] = {}
+    for side, text in (("first", begin), ("last", end)):
+        if text is None:
+            continue
+        clock, value = parse_moment(text)
+        if clock == "relative" and ClockPieces(dump).is_one:
+            clock, value = "fw", value + first_time(dump)
+        if clock == "fw":
+            fw = replace(fw, **{side: value})
+            continue
+        if clock not in axes:
+            axes[clock] = host_axis(dump) if clock == "host" else _relative(dump)
+        windows.append(Window(axes[clock], replace(Range(None, None), **{side: value})))
+    _check_order(fw, windows, begin, end)
+    return (None if fw == Range(None, None) else fw), windows
 
 
-def _firmware_time(dump: Dump, text: str) -> int:
-    clock, value = parse_moment(text)
-    if clock == "fw":
-        return value
-    if clock == "relative":
-        return value + first_time(dump)
-    return host_axis(dump).to_firmware(value)
+def _relative(dump: Dump) -> RelativeAxis:
+    first_time(dump)  # raises where the first record cannot be known before the others
+    return relative_axis(dump)
+
+
+def _check_order(fw: Range, windows: list[Window], begin: str | None, end: str | None) -> None:
+    ranges = [window.range for window in windows]
+    same = len(windows) == 2 and windows[0].axis is windows[1].axis
+    first = ranges[0].first if same else fw.first
+    last = ranges[1].last if same else fw.last
+    if first is not None and last is not None and first > last:
+        raise UsageError(f"--from {begin} lies after --to {end}")

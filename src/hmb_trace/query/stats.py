@@ -10,72 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmb_trace.catalog.model import DURATION_UNITS, Catalog, Event
+from hmb_trace.catalog.model import Catalog
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump
 from hmb_trace.dumps.knowledge import known_losses
+from hmb_trace.dumps.pieces import Elapsed
 from hmb_trace.dumps.walker import Tally, Walker
 from hmb_trace.layout import RECORD_HDR_SIZE
+from hmb_trace.query import durations
+from hmb_trace.query.histogram import LogHistogram
 from hmb_trace.query.pairing import Pairing
 from hmb_trace.query.select import Selection
 
-QUANTILES = (0.5, 0.99, 0.999)
-_SUB_BUCKETS = 64  # per power of two: quantiles are at most 1.6 % too large
-_LOG_SUB = 6
 _POWERS = np.array([1 << i for i in range(64)], "u8")
-
-
-class Durations:
-    """A log-linear histogram of nanoseconds: bounded memory, quantiles within 1.6 %.
-
-    Attributes:
-        count, total, least, most: exact.
-    """
-
-    def __init__(self) -> None:
-        self.buckets = np.zeros(64 * _SUB_BUCKETS + _SUB_BUCKETS, "u8")
-        self.count = 0
-        self.total = 0
-        self.least = 0
-        self.most = 0
-
-    def add(self, values: npt.NDArray[np.uint64]) -> None:
-        """Count values, ns."""
-        if not len(values):
-            return
-        low, high = int(values.min()), int(values.max())
-        self.least = min(self.least, low) if self.count else low
-        self.most = max(self.most, high)
-        self.count += len(values)
-        self.total += sum(int(part) for part in _exact_sums(values))
-        found = np.bincount(_bucket_of(values), minlength=len(self.buckets))
-        self.buckets += found.astype("u8")
-
-    def quantile(self, q: float) -> int | None:
-        """The least value that at least a share q of all is not above; None without values."""
-        if not self.count:
-            return None
-        wanted = max(1, int(np.ceil(q * self.count)))
-        bucket = int(np.searchsorted(np.cumsum(self.buckets), wanted))
-        return min(_upper_edge(bucket), self.most)
-
-    def as_dict(self) -> dict[str, Any]:
-        """count, min, mean, p50, p99, p999, max (ns)."""
-        mean = self.total / self.count if self.count else None
-        quantiles = {f"p{str(q)[2:].ljust(2, '0')}_ns": self.quantile(q) for q in QUANTILES}
-        return {
-            "count": self.count,
-            "min_ns": self.least if self.count else None,
-            "mean_ns": mean,
-            **quantiles,
-            "max_ns": self.most if self.count else None,
-        }
-
-
-def _exact_sums(values: npt.NDArray[np.uint64]) -> tuple[Any, Any]:
-    """The sum in two parts, neither of which can overflow."""
-    high = (values >> np.uint64(32)).sum(dtype="u8")
-    return int(high) << 32, (values & np.uint64(0xFFFFFFFF)).sum(dtype="u8")
 
 
 def log2_bucket(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -83,19 +30,23 @@ def log2_bucket(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return np.searchsorted(_POWERS, values.astype("u8"), side="right")
 
 
-def _bucket_of(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    exponent = np.maximum(log2_bucket(values) - 1 - _LOG_SUB, 0)
-    sub = (values >> exponent.astype("u8")).astype("i8")  # below 2 * _SUB_BUCKETS
-    buckets: npt.NDArray[np.int64] = exponent * _SUB_BUCKETS + sub
-    return buckets
+@dataclass
+class Latency:
+    """Durations of one name.
 
+    Attributes:
+        uncertain: pairs that enclose a gap, a new epoch or a clock step; not in the histogram.
+        invalid: carried values that are no duration; not in the histogram either.
+    """
 
-def _upper_edge(bucket: int) -> int:
-    """The largest value that falls into a bucket."""
-    if bucket < 2 * _SUB_BUCKETS:
-        return bucket
-    exponent, sub = bucket // _SUB_BUCKETS - 1, bucket % _SUB_BUCKETS + _SUB_BUCKETS
-    return ((sub + 1) << exponent) - 1
+    histogram: LogHistogram = field(default_factory=LogHistogram)
+    uncertain: int = 0
+    invalid: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The histogram's numbers, and how many it lacks."""
+        counts = {"uncertain": self.uncertain, "invalid": self.invalid}
+        return durations.as_dict(self.histogram) | counts
 
 
 @dataclass
@@ -107,14 +58,16 @@ class Statistics:
     bytes: int = 0
     gaps: int = 0
     lost: int = 0
-    durations: dict[str, Durations] = field(default_factory=dict)
+    durations: dict[str, Latency] = field(default_factory=dict)
     unmatched_begins: int = 0
     unmatched_ends: int = 0
+    uncertain: int = 0
+    elapsed: Elapsed = field(default_factory=Elapsed)
 
     @property
     def span_ns(self) -> int:
-        """From the earliest to the latest record."""
-        return self.walker.max_ts_ns - self.walker.min_ts_ns if self.walker.records else 0
+        """Firmware time that passed: the sum over the pieces that have one clock (R16)."""
+        return self.elapsed.total(self.walker)
 
     def rate(self, count: int) -> float | None:
         """count per second of firmware time; None where no time passed."""
@@ -135,48 +88,42 @@ class Statistics:
 
 
 class _Pairs:
-    """Durations by event: of matched begins and ends, and of complete events."""
+    """Durations by name: of matched begins and ends, and of complete events."""
 
     def __init__(self, catalog: Catalog, found: Statistics) -> None:
-        self._catalog = catalog
         self._found = found
         self._pairing = Pairing(catalog)
-        self._complete = [e for e in catalog if e.kind == "complete" and e.duration]
+        self._names = durations.pair_names(catalog)
+        self._rules = durations.duration_rules(catalog)
 
     @property
     def wanted(self) -> bool:
-        return bool(self._complete) or any(event.pair for event in self._catalog)
+        return bool(self._names)
 
     def add(self, batch: RecordBatch) -> None:
         paired = self._pairing.feed(batch)
         spans = paired.durations_ns
         begins = paired.matches["begin_opcode"]
-        for opcode in np.unique(begins):
-            self._of(self._catalog.name_of(int(opcode))).add(spans[begins == opcode])
-        for event in self._complete:
-            values = complete_durations(batch, event, self._catalog.clock_mhz)
-            if len(values):
-                self._of(event.name).add(values)
+        for opcode in np.unique(begins).tolist():
+            self._of(opcode).histogram.add(spans[begins == opcode])
+        for opcode in paired.uncertain["begin_opcode"].tolist():
+            self._of(opcode).uncertain += 1
+        for rule in self._rules:
+            carried = rule.of(batch)
+            if len(carried.rows) or carried.invalid:
+                latency = self._of(rule.event.opcode)
+                latency.histogram.add(carried.ns)
+                latency.invalid += carried.invalid
 
     def finish(self) -> None:
         self._pairing.finish()
         self._found.unmatched_begins = self._pairing.unmatched_begins
         self._found.unmatched_ends = self._pairing.unmatched_ends
+        self._found.uncertain = self._pairing.uncertain
 
-    def _of(self, name: str) -> Durations:
-        return self._found.durations.setdefault(name, Durations())
-
-
-def complete_durations(batch: RecordBatch, event: Event, clock_mhz: int) -> npt.NDArray[np.uint64]:
-    """Durations of a complete event's records in ns; records too short for the field left out."""
-    made = event.field(event.duration)
-    if made is None or not made.is_integer:
-        return np.empty(0, "u8")
-    rows = (batch.opcode == event.opcode) & (batch.payload_len >= made.offset + made.size)
-    values = batch.select(rows).field(made.offset, made.dtype).astype("u8")
-    if event.duration_unit == "cycles":
-        return values * np.uint64(1000) // np.uint64(clock_mhz)
-    return values * np.uint64(DURATION_UNITS[event.duration_unit])
+    def _of(self, opcode: int) -> Latency:
+        name = self._names.get(opcode, f"{opcode:#06x}")
+        return self._found.durations.setdefault(name, Latency())
 
 
 def gather(
@@ -198,7 +145,7 @@ def gather(
     found = Statistics(Walker(tally=tally if chosen.is_everything else None), tally)
     pairs = _Pairs(catalog, found) if catalog else None
     if chosen.is_everything and not (pairs and pairs.wanted):
-        dump.scan(found.walker, partial=partial, on_bytes=lambda piece: _add_bytes(found, piece))
+        dump.scan(found.walker, partial=partial, on_batch=lambda piece: _add_bytes(found, piece))
     else:
         _gather_columns(dump, found, pairs, chosen, partial)
     if pairs:
@@ -207,8 +154,9 @@ def gather(
     return found
 
 
-def _add_bytes(found: Statistics, piece: memoryview) -> None:
-    found.bytes += len(piece)
+def _add_bytes(found: Statistics, piece: RecordBatch) -> None:
+    found.bytes += len(piece.buffer)
+    found.elapsed.step(piece.steps)
 
 
 def _gather_columns(
@@ -217,8 +165,11 @@ def _gather_columns(
     picked = _Picked(found)
     for batch in chosen.batches(dump, partial=partial, walker=found.walker):
         found.bytes += len(batch.buffer) if chosen.is_everything else _dump_bytes(batch)
-        if not chosen.is_everything:
+        if chosen.is_everything:
+            found.elapsed.step(batch.steps)
+        else:
             picked.add(batch)
+            found.elapsed.add(batch)
         if pairs:
             pairs.add(batch)
     if not chosen.is_everything:
@@ -301,6 +252,7 @@ def as_json(found: Statistics, catalog: Catalog | None) -> dict[str, Any]:
         "durations": {name: d.as_dict() for name, d in sorted(found.durations.items())},
         "unmatched_begins": found.unmatched_begins,
         "unmatched_ends": found.unmatched_ends,
+        "uncertain": found.uncertain,
     }
 
 

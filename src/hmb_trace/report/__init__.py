@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-
 from hmb_trace.catalog.model import Catalog
 from hmb_trace.dumps.dump import Dump
 from hmb_trace.report.gather import Gatherer
@@ -14,18 +12,17 @@ from hmb_trace.report.page import render
 __all__ = ["build"]
 
 
-def build(dump: Dump, *, title: str, catalog: str | os.PathLike[str] | None = None) -> str:
+def build(dump: Dump, *, title: str, catalog: Catalog | None = None) -> str:
     """The report on a dump as one HTML page.
 
     Args:
         dump: read once, in bounded memory.
         title: the heading.
-        catalog: a TOML catalog that names opcodes and pairs events.
+        catalog: names opcodes and pairs events.
 
     Raises:
-        HmbTraceError: a file cannot be read, or the catalog is wrong. A dump that is
+        HmbTraceError: a file cannot be read. A dump that is
             truncated or damaged gives a page that says so.
     """
-    meaning = Catalog.load(catalog) if catalog is not None else None
-    found = Gatherer(dump, meaning).run()
-    return render(found, Names(meaning), title)
+    found = Gatherer(dump, catalog).run()
+    return render(found, Names(catalog), title)

@@ -20,9 +20,9 @@ from hmb_trace.dumps.sidecar import Gap, Sidecar
 from hmb_trace.dumps.walker import BreakKind, SequenceBreak, Walker
 from hmb_trace.errors import HmbTraceError
 from hmb_trace.layout import RECORD_HDR_SIZE
+from hmb_trace.query.histogram import LogHistogram
 from hmb_trace.report.counters import Counters
 from hmb_trace.report.latency import Latencies
-from hmb_trace.report.loghist import LogHistogram
 from hmb_trace.report.sample import Sampler
 from hmb_trace.report.timegrid import TimeGrid
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmb_trace.catalog.model import DURATION_UNITS, Catalog, Event, Field
+from hmb_trace.catalog.model import Catalog, Event
 from hmb_trace.dumps.batch import RecordBatch
+from hmb_trace.query.durations import DurationRule, duration_rules, pair_names
+from hmb_trace.query.histogram import LogHistogram, quarter_start, quarters
 from hmb_trace.query.pairing import Paired, Pairing
-from hmb_trace.report.loghist import LogHistogram, quarter_start, quarters
 from hmb_trace.report.timegrid import TimeGrid
 
 U64 = npt.NDArray[np.uint64]
@@ -43,6 +44,8 @@ class Pair:
         self.histogram = LogHistogram()
         self.unmatched_begins = 0
         self.unmatched_ends = 0
+        self.uncertain = 0  # they enclose a gap, a new epoch or a clock step
+        self.invalid = 0  # carried values that are no duration
         self._slowest: list[tuple[int, int, Slow]] = []
         self._number = itertools.count()
 
@@ -92,27 +95,10 @@ class Pair:
             "spread": [h.minimum, round(h.mean), *map(h.quantile, QUANTILES), h.maximum],
             "unmatched_begins": self.unmatched_begins,
             "unmatched_ends": self.unmatched_ends,
+            "uncertain": self.uncertain,
+            "invalid": self.invalid,
             "slowest": [slow for *_, slow in sorted(self._slowest, reverse=True)],
         }
-
-
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """A duration that records of one opcode carry: nanoseconds = value * mul / div."""
-
-    opcode: int
-    field: Field
-    mul: int
-    div: int
-
-    def nanoseconds(self, values: npt.NDArray[Any]) -> U64:
-        """Negative values are 0, those beyond 64 bits saturate."""
-        if values.dtype.kind in "ui" and self.mul == self.div:
-            whole: U64 = np.maximum(values, 0).astype(np.uint64)
-            return whole
-        scaled = np.nan_to_num(values.astype(np.float64)) * self.mul / self.div
-        clipped: U64 = np.clip(scaled, 0, float(2**64 - 2048)).astype(np.uint64)
-        return clipped
 
 
 class Latencies:
@@ -126,7 +112,8 @@ class Latencies:
         self._fed = 0
         self._of: dict[int, Pair] = {}  # by opcode: begins and ends of a pair share theirs
         self._keys: dict[int, str] = {}
-        self._complete: list[_Own] = []
+        self._names = pair_names(catalog) if catalog else {}
+        self._complete = duration_rules(catalog)
         for event in catalog or ():
             self._learn(event, catalog)
 
@@ -140,6 +127,8 @@ class Latencies:
             return
         paired = self._pairing.feed(batch)
         self._singles(paired)
+        for opcode in paired.uncertain["end_opcode"].tolist():
+            self._of[opcode].uncertain += 1
         for opcode in np.unique(paired.matches["end_opcode"]).tolist():
             chosen = paired.matches["end_opcode"] == opcode
             matches = paired.matches[chosen]
@@ -149,8 +138,8 @@ class Latencies:
             pair.add(durations, shown_ns[ends], grid)
             for i in _largest(durations, pair.slow_limit()):
                 pair.note_slow(self._slow(matches[i], int(durations[i]), int(batch.seq[ends[i]])))
-        for own in self._complete:
-            self._carried(batch, shown_ns, grid, own)
+        for rule in self._complete:
+            self._carried(batch, shown_ns, grid, rule)
         self._fed += len(batch)
 
     def forget_open(self) -> None:
@@ -162,14 +151,11 @@ class Latencies:
         assert catalog is not None
         if event.kind == "begin" and event.pair in catalog.by_name:
             end = catalog.by_name[event.pair]
-            self._of[event.opcode] = self._of[end.opcode] = Pair(pair_name(event.name, end.name))
+            self._of[event.opcode] = self._of[end.opcode] = Pair(self._names[event.opcode])
             self._keys[event.opcode] = event.key
-        duration = event.field(event.duration) if event.kind == "complete" else None
-        if duration is not None:
-            unit = DURATION_UNITS[event.duration_unit]
-            mul, div = (unit, 1) if unit else (1000, catalog.clock_mhz)
-            self._of[event.opcode] = Pair(event.name)
-            self._complete.append(_Own(event.opcode, duration, mul, div))
+        for rule in self._complete:
+            if rule.event is event:
+                self._of[event.opcode] = Pair(event.name)
 
     def _singles(self, paired: Paired) -> None:
         for single, count in zip(
@@ -186,26 +172,17 @@ class Latencies:
         text = "" if key == "cpu" else f"{key}={match['key']}"
         return Slow(duration, int(match["begin_ts_ns"]), seq, int(match["begin_cpu"]), text)
 
-    def _carried(self, batch: RecordBatch, shown_ns: U64, grid: TimeGrid, own: _Own) -> None:
-        enough = batch.payload_len >= own.field.offset + own.field.size
-        rows = np.flatnonzero((batch.opcode == own.opcode) & enough)
-        if not len(rows):
-            return
-        chosen = batch.select(rows)
-        durations = own.nanoseconds(chosen.field(own.field.offset, own.field.dtype))
-        pair = self._of[own.opcode]
+    def _carried(
+        self, batch: RecordBatch, shown_ns: U64, grid: TimeGrid, rule: DurationRule
+    ) -> None:
+        rows, durations, invalid = rule.of(batch)
+        pair = self._of[rule.event.opcode]
+        pair.invalid += invalid
         pair.add(durations, shown_ns[rows], grid)
         for i in _largest(durations, pair.slow_limit()):
-            where = (int(chosen.ts_ns[i]), int(chosen.seq[i]), int(chosen.cpu[i]))
+            row = int(rows[i])
+            where = (int(batch.ts_ns[row]), int(batch.seq[row]), int(batch.cpu[row]))
             pair.note_slow(Slow(int(durations[i]), *where, key=""))
-
-
-def pair_name(begin: str, end: str) -> str:
-    """What begin and end are both called: nand_read of nand_read_begin and nand_read_end."""
-    equal = itertools.takewhile(lambda ab: ab[0] == ab[1], zip(begin, end, strict=False))
-    same = sum(1 for _ in equal)
-    common = begin[:same].rstrip("_-.: ")
-    return common if len(common) >= 2 else f"{begin} to {end}"
 
 
 def _largest(durations: U64, limit: int) -> list[int]:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
+import hashlib
 import json
 from collections.abc import Sequence
 from importlib import resources
@@ -16,9 +18,9 @@ from markupsafe import Markup
 
 from hmb_trace import __version__
 from hmb_trace.layout import RecordFlag
+from hmb_trace.query.histogram import LogHistogram
 from hmb_trace.report.counters import Counter
 from hmb_trace.report.gather import FileFacts, Findings, GapFacts
-from hmb_trace.report.loghist import LogHistogram
 from hmb_trace.report.names import Names
 from hmb_trace.report.sample import Kept
 from hmb_trace.units import format_duration, format_size
@@ -41,16 +43,23 @@ def render(found: Findings, names: Names, title: str) -> str:
     template = environment.from_string(_text("report.html.j2"))
     page = _Page(found, names)
     data = page.data()
+    script = _text("report.js")
     return template.render(
         title=title,
         version=__version__,
         made=_utc(datetime.datetime.now(datetime.UTC).timestamp()),
         css=Markup(_text("report.css")),
-        js=Markup(_text("report.js")),
+        js=Markup(script),
+        js_hash=_hash(script),
         data=data,
         data_json=Markup(script_json(data)),
         **page.context(data),
     )
+
+
+def _hash(script: str) -> str:
+    """What a content-security policy calls the one script that may run."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def script_json(data: object) -> str:

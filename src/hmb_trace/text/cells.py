@@ -18,12 +18,13 @@ from hmb_trace.layout import RECORD_HDR_DTYPE, RECORD_HDR_SIZE
 _CHUNK = 1 << 20
 _OPCODES = 1 << 16
 
-ALT, ZERO, UPPER, LEFT, JSON_FLOAT = (
+ALT, ZERO, UPPER, LEFT, JSON_FLOAT, HEX_MARK = (
     lib.HMB_CELL_ALT,
     lib.HMB_CELL_ZERO,
     lib.HMB_CELL_UPPER,
     lib.HMB_CELL_LEFT,
     lib.HMB_CELL_JSON_FLOAT,
+    lib.HMB_CELL_HEX_MARK,
 )
 ESCAPE_TEXT, ESCAPE_JSON, ESCAPE_CSV = (
     lib.HMB_ESCAPE_TEXT,
@@ -71,9 +72,14 @@ def header(name: str, **how: Any) -> Cell:
     return Cell(lib.HMB_PUT_UINT, at, kind.itemsize, **how)
 
 
-def payload_hex() -> Cell:
-    """The whole payload as hexadecimal digits."""
-    return Cell(lib.HMB_PUT_HEX, RECORD_HDR_SIZE)
+def payload_hex(*, marked: bool = False) -> Cell:
+    """The whole payload as hexadecimal digits; marked: with `hex:` before them."""
+    return Cell(lib.HMB_PUT_HEX, RECORD_HDR_SIZE, flags=HEX_MARK if marked else 0)
+
+
+def guarded(cells: Sequence[Cell]) -> list[Cell]:
+    """Text that no spreadsheet takes for a formula: an apostrophe stands before = + - @."""
+    return [Cell(lib.HMB_PUT_MARK), *cells, Cell(lib.HMB_PUT_GUARD)]
 
 
 Program = Sequence[Cell]

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hmb_trace._core import lib
-from hmb_trace.catalog.model import Catalog, Event
+from hmb_trace.catalog.columns import payload_columns
+from hmb_trace.catalog.model import Catalog, Event, Field
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.errors import UsageError
 from hmb_trace.layout import RecordFlag
@@ -22,6 +23,7 @@ from hmb_trace.text.cells import (
     Cell,
     Renderer,
     RowText,
+    guarded,
     header,
     literal,
     payload_hex,
@@ -47,12 +49,14 @@ class Style:
         payload: see PAYLOADS; auto: message for text; fields where the catalog has any,
             else hex, for the others.
         fields: the columns wanted, in order; empty: the usual ones.
+        csv_safe: CSV texts that a spreadsheet would take for formulas get an apostrophe.
     """
 
     format: str = "text"
     clock: str = "fw"
     payload: str = "auto"
     fields: Sequence[str] = ()
+    csv_safe: bool = False
 
 
 class Listing:
@@ -66,7 +70,7 @@ class Listing:
         self.style = style
         self.catalog = catalog
         self._how = _ESCAPES[style.format]
-        self._payload_columns = _payload_columns(catalog)
+        self._payload_columns = {c.name: c for c in payload_columns(catalog or ())}
         self.columns = self._wanted()
         events = {event.opcode: event for event in catalog or ()}
         programs = {opcode: self._program(event) for opcode, event in events.items()}
@@ -164,7 +168,10 @@ class Listing:
         for index, name in enumerate(self.columns):
             cells += [literal(",")] if index else []
             value = self._column(name, event, missing="")
-            cells += [_QUOTE, *value, _QUOTE] if self._is_text(name, event) else value
+            if not self._is_text(name, event):
+                cells += value
+                continue
+            cells += [_QUOTE, *(guarded(value) if self.style.csv_safe else value), _QUOTE]
         return cells
 
     # ---- JSONL ----
@@ -198,7 +205,7 @@ class Listing:
 
     def _column(self, name: str, event: Event | None, missing: str) -> list[Cell]:
         if name == "message":
-            return self._message(event) if event else [payload_hex()]
+            return self._message(event) if event else [self._payload_hex()]
         if name in HEADER_COLUMNS:
             return [header(name)]
         if name in COLUMNS:
@@ -207,13 +214,14 @@ class Listing:
                     "offset": lambda: Cell(lib.HMB_PUT_OFFSET),
                     "time": self._time,
                     "name": lambda: self._name(event),
-                    "payload": payload_hex,
+                    "payload": self._payload_hex,
                 }[name]()
             ]
-        field = event.field(self._payload_columns[name]) if event else None
+        field = self._field(name, event)
         if field is None:
             return [literal("" if self._is_text(name, event) else missing)]
-        return [field_cell(field, missing=missing, how=self._how, labels=self._how == ESCAPE_TEXT)]
+        text, csv = self._how == ESCAPE_TEXT, self._how == ESCAPE_CSV
+        return [field_cell(field, missing=missing, how=self._how, labels=text, marked=csv)]
 
     def _is_text(self, name: str, event: Event | None) -> bool:
         """Whether the value stands in quotes."""
@@ -223,8 +231,12 @@ class Listing:
             return self.style.clock == "host" and self.style.format == "jsonl"
         if name in COLUMNS:
             return False
-        field = event.field(self._payload_columns[name]) if event else None
+        field = self._field(name, event)
         return bool(field and field.type[0] in "cb")
+
+    def _field(self, name: str, event: Event | None) -> Field | None:
+        """The field that a payload column shows of an event."""
+        return self._payload_columns[name].fields.get(event.opcode) if event else None
 
     def _message(self, event: Event) -> list[Cell]:
         cells = message_cells(event, self._how)
@@ -249,6 +261,9 @@ class Listing:
             return Cell(lib.HMB_PUT_SECONDS, min_width=16)
         return Cell(lib.HMB_PUT_NS)
 
+    def _payload_hex(self) -> Cell:
+        return payload_hex(marked=self._how == ESCAPE_CSV)
+
     def _name(self, event: Event | None) -> Cell:
         if event is None:
             return header("opcode", base=16, flags=ALT | ZERO, min_width=6)
@@ -270,16 +285,6 @@ def _flag_text(flags: int) -> str:
 
 
 _FLAG_TEXTS = {flags: _flag_text(flags) for flags in range(256)}
-
-
-def _payload_columns(catalog: Catalog | None) -> dict[str, str]:
-    """Column name to field name: the union over all events, clear of our own names."""
-    found: dict[str, str] = {}
-    for event in catalog or ():
-        for field in event.fields:
-            clash = field.name in COLUMNS or field.name == "fields"
-            found[f"payload_{field.name}" if clash else field.name] = field.name
-    return found
 
 
 def _csv_name(name: str) -> str:

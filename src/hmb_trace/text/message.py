@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 import string
 from dataclasses import replace
 
 from hmb_trace._core import lib
 from hmb_trace.catalog.model import Event, Field
+from hmb_trace.escapes import printable, printable_json
 from hmb_trace.layout import RECORD_HDR_SIZE
 from hmb_trace.text.cells import (
     ALT,
     ESCAPE_CSV,
     ESCAPE_JSON,
+    HEX_MARK,
     JSON_FLOAT,
     LEFT,
     UPPER,
@@ -36,24 +37,29 @@ _MISSING = "?"
 def escape(text: str, how: int) -> str:
     """Text made ready for its place: JSON string, quoted CSV, or a plain line."""
     if how == ESCAPE_JSON:
-        return json.dumps(text, ensure_ascii=False)[1:-1]
+        return printable_json(text.replace("\\", "\\\\").replace('"', '\\"'))
     if how == ESCAPE_CSV:
         text = text.replace('"', '""')
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return printable(text)
 
 
-def field_cell(field: Field, *, missing: str = "", how: int = 0, labels: bool = False) -> Cell:
+def field_cell(
+    field: Field, *, missing: str = "", how: int = 0, labels: bool = False, marked: bool = False
+) -> Cell:
     """A payload field as its plain value.
 
     Args:
         missing: put where the payload is too short for it.
         how: escape of text.
         labels: put labels instead of values where the catalog has them.
+        marked: bytes begin with `hex:`, so that no reader takes them for a number.
     """
     at, needs = RECORD_HDR_SIZE + field.offset, field.offset + field.size
     cell = Cell(_put_of(field), at, field.size, needs, text=missing, escape=how)
     if labels and field.is_integer:
         return replace(cell, labels={v: escape(t, how) for v, t in field.enum.items()})
+    if marked and field.type[0] == "b":
+        return replace(cell, flags=HEX_MARK)
     if how == ESCAPE_JSON and field.type[0] == "f":
         return replace(cell, flags=JSON_FLOAT)
     return cell
@@ -91,7 +97,7 @@ def message_cells(event: Event, how: int) -> list[Cell] | None:
 def _plain_message(event: Event, how: int) -> list[Cell]:
     """Without a template: name=value pairs, or the bytes."""
     if not event.fields:
-        return [payload_hex()]
+        return [payload_hex(marked=how == ESCAPE_CSV)]
     cells: list[Cell] = []
     for index, field in enumerate(event.fields):
         space = " " if index else ""

@@ -13,7 +13,7 @@ import numpy as np
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import Dump, Span
 from hmb_trace.dumps.walker import SequenceBreak, Walker
-from hmb_trace.query.select import Selection, spans_of
+from hmb_trace.query.select import Selection, Window
 
 _PIECE = 1 << 20  # bytes of dump that are read at once
 _CACHED = 8  # pieces
@@ -57,8 +57,7 @@ class RecordIndex:
         Raises:
             DumpError: damaged; what comes before is numbered.
         """
-        time = self.selection.time
-        spans = spans_of(self.dump, time) if time else None
+        spans = self.selection.spans(self.dump)
         try:
             for batch in self.dump.batches(_PIECE, walker=self._walker, spans=spans):
                 if not goes_on():
@@ -129,6 +128,16 @@ class RecordIndex:
             if len(rows):
                 return piece.first + int(rows[0])
         return None
+
+    def number_in(self, window: Window) -> int:
+        """The number of the first selected record inside a window; else the last."""
+        for at, piece in enumerate(self._pieces):
+            batch = self._load(at)
+            first = window.range.first
+            rows = np.flatnonzero(window.axis(batch) >= (0 if first is None else first))
+            if len(rows):
+                return piece.first + int(rows[0])
+        return max(self.count - 1, 0)
 
     def number_of_time(self, ts_ns: int) -> int:
         """The number of the first selected record at or after a firmware time; else the last."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from rich.segment import Segment as Piece
@@ -282,8 +283,12 @@ class Viewer(App[None]):
             if number is None:
                 raise UsageError(f"no record here has seq {text[1:]}")
         else:
-            moment = parse_time(self._dump, text, None)
-            number = self._index.number_of_time((moment and moment.first) or 0)
+            moment, windows = parse_time(self._dump, text, None)
+            number = (
+                self._index.number_in(windows[0])
+                if windows
+                else self._index.number_of_time((moment and moment.first) or 0)
+            )
         self._list.move(number - self._list.cursor)
 
     def action_cancel(self) -> None:
@@ -308,8 +313,6 @@ class Viewer(App[None]):
         self._start(
             RecordIndex(
                 self._dump,
-                Selection(
-                    base.opcodes, base.cpus, base.flags, base.seq, base.time, [*base.where, *where]
-                ),
+                replace(base, where=[*base.where, *where]),
             )
         )

@@ -14,6 +14,12 @@
 static unsigned int ring_kb = 64;
 module_param(ring_kb, uint, 0444);
 
+static int instance = 7;
+module_param(instance, int, 0444);
+
+static bool marked; /* did the memory go back with a mark in it? */
+module_param(marked, bool, 0444);
+
 static struct platform_device *drive;
 static struct hmb_slice slice;
 static dma_addr_t dma;
@@ -26,24 +32,25 @@ static int fake_alloc(void)
 		.contiguous = SZ_4M,
 	};
 	s64 size = hmb_carve_slice((u64)ring_kb * SZ_1K, &limits);
+	void *base;
 
 	if (size < 0)
 		return size;
-	slice.desc.base = dma_alloc_attrs(&drive->dev, size, &dma, GFP_KERNEL, DMA_ATTR_NO_WARN);
-	if (!slice.desc.base)
+	base = dma_alloc_attrs(&drive->dev, size, &dma, GFP_KERNEL, DMA_ATTR_NO_WARN);
+	if (!base)
 		return -ENOMEM;
-	slice.desc.instance = 7;
-	slice.desc.dev = &drive->dev;
-	slice.desc.size = size;
+	hmb_slice_set(&slice, instance, &drive->dev, base, dma, size);
 	return 0;
 }
 
 static void fake_free(void)
 {
 	hmb_slice_revoke(&slice);
-	if (slice.desc.size)
+	if (slice.desc.size) {
+		marked = *(u32 *)(slice.desc.base + slice.desc.size - 64) != 0;
 		dma_free_attrs(&drive->dev, slice.desc.size, slice.desc.base, dma,
 			       DMA_ATTR_NO_WARN);
+	}
 	slice.desc.size = 0;
 }
 
@@ -59,9 +66,11 @@ static int fake_command(const char *text, const struct kernel_param *param)
 		return -EINVAL;
 	if (!slice.desc.size)
 		err = fake_alloc();
-	if (!err)
-		hmb_slice_enabled(&slice);
-	return err;
+	if (err)
+		return err;
+	hmb_slice_mark(&slice);
+	hmb_slice_enabled(&slice);
+	return 0;
 }
 
 static const struct kernel_param_ops fake_command_ops = { .set = fake_command };

@@ -64,7 +64,7 @@ def rmmod(name: str = "nvme_hmb_trace") -> int:
 
 
 def load(*options: str) -> None:
-    insmod("pages_regions=2", f"pages_ring_size={RING}", *options)
+    insmod("pci_regions=all", "pages_regions=2", f"pages_ring_size={RING}", *options)
 
 
 @contextlib.contextmanager
@@ -123,6 +123,11 @@ def pci_device() -> Path:
     return (CLASS / Path(PCI).name / "device").resolve()
 
 
+def geometry(fd: int) -> tuple[int, ...]:
+    info = shim.get_info(fd)
+    return (info.abi_version, info.ring_size, info.record_area_off, info.total_mmap_size)
+
+
 def timer_armed() -> bool:
     return "hmb_region_tick" in Path("/proc/timer_list").read_text()
 
@@ -135,8 +140,29 @@ def load_and_unload_20_times() -> None:
     for _ in range(20):
         load()
         assert Path(PAGES).exists()
+        assert attribute("provider", PCI) == "pci"  # its BAR was released by the one before
         assert rmmod() == 0
         assert not CLASS.exists()
+
+
+@check
+def shared_memory_functions_are_taken_only_when_named() -> None:
+    """Ivshmem is used for much else."""
+    address = next(p.name for p in Path("/sys/bus/pci/devices").iterdir() if is_ivshmem(p))
+    for options, there in (
+        ((), False),
+        (("pci_regions=0000:ff:00.0",), False),
+        ((f"pci_regions=0000:ff:00.0,{address}",), True),
+    ):
+        insmod(*options)
+        assert Path(PCI).exists() is there, options
+        assert rmmod() == 0
+    found = subprocess.run(["/sbin/modinfo", "-F", "alias", KO], capture_output=True, check=True)
+    assert b"pci:" not in found.stdout, "loads by itself in every guest with an ivshmem"
+
+
+def is_ivshmem(device: Path) -> bool:
+    return (device / "device").read_text().strip() == "0x1110"
 
 
 @check
@@ -170,9 +196,11 @@ def nodes_and_attributes() -> None:
         "consumer": "0",
         "mmap_policy": "rw",
         "provider": "pages",
+        "origin": "",
     }
     for name, value in expected.items():
         assert attribute(name) == value, (name, attribute(name))
+    assert attribute("origin", PCI) == pci_device().name
 
 
 # ---- open, ioctl ----
@@ -207,8 +235,8 @@ def get_info_and_bad_ioctls() -> None:
     import fcntl  # noqa: PLC0415 - only here
 
     with opened(PAGES) as fd:
-        assert shim.get_info(fd) == shim.Info(1, RING, 64, RING + 64)
-        for request in (0, 0x4800, 0x4801, shim.GET_INFO + 1, shim.ADVANCE_TAIL + 9, 0x5401):
+        assert geometry(fd) == (1, RING, 64, RING + 64)
+        for request in (0, 0x4801, 0x80104801, shim.GET_INFO + 9, shim.ADVANCE_TAIL + 9, 0x5401):
             fails(errno.ENOTTY, lambda request=request: fcntl.ioctl(fd, request, bytearray(64)))
         libc = ctypes.CDLL(None, use_errno=True)
         for request in (shim.GET_INFO, shim.ADVANCE_TAIL):
@@ -217,11 +245,44 @@ def get_info_and_bad_ioctls() -> None:
 
 
 @check
+def the_abi_can_grow() -> None:
+    """A caller with a later, longer structure; and one that asks for what is not known here."""
+    import fcntl  # noqa: PLC0415 - only here
+
+    def request(number: int, words: bytes) -> bytearray:
+        answer = bytearray(words)
+        longer = number & ~(0x3FFF << 16) | len(words) << 16
+        fcntl.ioctl(fd, longer, answer)
+        return answer
+
+    with opened(PAGES) as fd:
+        later = request(shim.GET_INFO, struct.pack("<I", 96) + bytes(92))
+        assert struct.unpack_from("<III", later) == (64, 1, 1)
+        for size, tail, number in (
+            (96, b"\1", errno.E2BIG),
+            (60, b"", errno.EINVAL),
+            (0, b"", errno.EINVAL),
+            (1 << 31, b"", errno.EINVAL),
+        ):
+            words = (struct.pack("<I", size) + bytes(96))[: 96 - len(tail)] + tail
+            fails(number, lambda words=words: request(shim.GET_INFO, words))
+        for offset in (4, 32, 63):  # flags, reserved
+            words = bytearray(struct.pack("<I", 64) + bytes(60))
+            words[offset] = 1
+            fails(errno.EINVAL, lambda words=words: request(shim.GET_INFO, bytes(words)))
+        for offset in (4, 24):
+            words = bytearray(struct.pack("<I", 32) + bytes(28))
+            words[offset] = 1
+            fails(errno.EINVAL, lambda words=words: request(shim.ADVANCE_TAIL, bytes(words)))
+
+
+@check
 def get_info_r1_of_a_header_that_does_not_fit() -> None:
     with mapped(FIRMWARE) as firmware, opened(PAGES) as fd:
         for ring in (RING * 4, RING + 8, 0, 16):
             format_ring(firmware, ring)
-            assert shim.get_info(fd) == shim.Info(1, RING, 64, RING + 64), ring
+            assert geometry(fd) == (1, RING, 64, RING + 64), ring
+            assert shim.InfoFlag.RING not in shim.get_info(fd).flags
             try:
                 shim.map_region(fd, shim.get_info(fd))
             except InvalidDataError as error:
@@ -317,6 +378,16 @@ def advance_tail_r2_in_both_policies() -> None:
             raise AssertionError(f"tail {wrong} was stored, head is 64")
         assert shim.advance_tail(fd, 0, 64)
         assert get(firmware, TAIL) == 64
+        put(firmware, TAIL, 2048)
+        put(firmware, HEAD, 4096)
+        for wrong in (1024, 2040, 4096 - (1 << 40), 4104):
+            try:
+                shim.advance_tail(fd, 2048, wrong % (1 << 64))
+            except HmbTraceError:
+                continue
+            raise AssertionError(f"tail {wrong} was stored: not between 2048 and 4096")
+        put(firmware, TAIL, 64)
+        put(firmware, HEAD, 64)
         with opened(PAGES, os.O_RDONLY) as observer:
             try:
                 shim.advance_tail(observer, 64, 64)
@@ -352,6 +423,58 @@ def poll_wakes_up_when_head_moves_and_arms_the_timer_only_then() -> None:
         assert waiter.poll(300) == []
         assert time.monotonic() - before > 0.25
         until(lambda: not timer_armed())
+
+
+@check
+def edge_triggered_waiters_are_told_every_time() -> None:
+    with opened(PAGES) as fd, mapped(FIRMWARE) as firmware:
+        for how in (select.EPOLLET, 0, select.EPOLLEXCLUSIVE):
+            format_ring(firmware)
+            waiter = select.epoll()
+            waiter.register(fd, select.EPOLLIN | how)
+            waiter.poll(0)
+            for step in range(1, 6):
+                put(firmware, HEAD, step * 64)
+                assert waiter.poll(5) == [(fd, select.EPOLLIN)], (how, step)
+                if how != select.EPOLLET or step % 2:  # an edge comes with unread records too
+                    put(firmware, TAIL, step * 64)
+            if how == select.EPOLLET:
+                put(firmware, HEAD, 6 * 64)
+                assert waiter.poll(5) == [(fd, select.EPOLLIN)]
+                waiter.poll(0)
+                assert waiter.poll(0.3) == [], "told twice of one step"
+            waiter.close()
+        until(lambda: not timer_armed())
+
+
+@check
+def a_registration_without_a_waiter_does_not_keep_the_timer_running() -> None:
+    with opened(PAGES) as fd, mapped(FIRMWARE) as firmware:
+        format_ring(firmware)
+        waiters = [select.epoll() for _ in range(3)]
+        for waiter, how in zip(waiters, (0, select.EPOLLET, select.EPOLLONESHOT), strict=True):
+            waiter.register(fd, select.EPOLLIN | how)
+        until(lambda: not timer_armed(), 5)
+        put(firmware, HEAD, 64)
+        for waiter in waiters:  # and yet nothing is missed
+            assert waiter.poll(5) == [(fd, select.EPOLLIN)]
+            waiter.close()
+
+
+@check
+def a_region_without_a_ring_is_not_readable() -> None:
+    with opened(PAGES) as fd, mapped(FIRMWARE) as firmware:
+        format_ring(firmware)
+        put(firmware, 0, 0, "<I")
+        put(firmware, HEAD, 0x5555555555555555)
+        waiter = select.epoll()
+        waiter.register(fd, select.EPOLLIN | select.EPOLLET)
+        assert waiter.poll(0.3) == [], "garbage cursors woke a poller"
+        put(firmware, TAIL, 0x5555555555555555 - 64)
+        put(firmware, 0, 0x54424D48, "<I")
+        assert waiter.poll(5) == [(fd, select.EPOLLIN)]
+        waiter.close()
+        format_ring(firmware)
 
 
 @check
@@ -512,6 +635,24 @@ def revoking_under_faults_polls_and_opens() -> None:
     until(Path(PCI).exists)
 
 
+@check
+def unmounting_where_the_first_opener_was_h1() -> None:
+    """A container's /dev, PrivateDevices=: that file system may go before the open file does."""
+    place = Path("/run/elsewhere")
+    place.mkdir()
+    subprocess.run(["/bin/mount", "-t", "tmpfs", "tmpfs", place], check=True)
+    os.mknod(place / "x", 0o20600, Path(PAGES).stat().st_rdev)
+    with opened(str(place / "x"), os.O_RDONLY):
+        fd = os.open(PAGES, os.O_RDWR)
+    subprocess.run(["/bin/umount", place], check=True)
+    place.rmdir()
+    memory = mmap.mmap(fd, REGION, mmap.MAP_SHARED, RW)
+    assert memory[64] is not None
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_NORMAL)
+    memory.close()
+    os.close(fd)
+
+
 # ---- lifetime ----
 
 
@@ -539,12 +680,13 @@ def slice_of_a_drive_appears_survives_reset_and_is_revoked() -> None:
     drive("enable")
     insmod()
     assert attribute("provider", SLICE) == "nvme"
+    assert attribute("origin", SLICE) == "fake_nvme"
     assert attribute("region_size", SLICE) == str(REGION)
     assert rmmod("fake_nvme") != 0, "the driver went away under its client"
     with opened(SLICE) as fd:
         memory = mmap.mmap(fd, REGION, mmap.MAP_SHARED, RW)
         format_ring(memory)
-        assert shim.get_info(fd) == shim.Info(1, RING, 64, RING + 64)
+        assert geometry(fd) == (1, RING, 64, RING + 64)
         before = int(attribute("generation", SLICE))
         drive("enable")  # as after a controller reset: the same memory
         assert int(attribute("generation", SLICE)) == before + 1
@@ -555,9 +697,37 @@ def slice_of_a_drive_appears_survives_reset_and_is_revoked() -> None:
         assert waiter.poll(5000) == [(fd, select.POLLHUP)]
         assert memory[:] == bytes(REGION)
         memory.close()
-    assert not Path(SLICE).exists()
+    until(lambda: not Path(SLICE).exists())
     drive("enable")
-    assert Path(SLICE).exists()
+    until(Path(SLICE).exists)
+
+
+@check
+def slice_carries_the_mark_from_before_it_is_enabled_until_it_is_freed() -> None:
+    drive("free")
+    drive("enable")
+    until(Path(SLICE).exists)
+    with mapped(SLICE) as memory:
+        mark = bytes(memory[-64:])
+        assert struct.unpack_from("<IIQ", mark) == (0x53424D48, 1, REGION)
+        assert sum(struct.unpack("<16I", mark)) % (1 << 32) == 0
+        memory[-64:] = bytes(64)
+        drive("enable")  # as after a reset
+        assert bytes(memory[-64:]) == mark
+    drive("free")
+    assert Path("/sys/module/fake_nvme/parameters/marked").read_text() == "N\n"
+    drive("enable")
+    until(Path(SLICE).exists)
+
+
+@check
+def enabling_and_freeing_in_a_hurry() -> None:
+    """Nodes are made and removed by a work: order and end are those of the calls."""
+    for _ in range(30):
+        drive("free")
+        drive("enable")
+    until(Path(SLICE).exists)
+    assert attribute("origin", SLICE) == "fake_nvme"
 
 
 @check
@@ -566,7 +736,7 @@ def client_comes_and_goes_while_the_drive_stays() -> None:
         assert rmmod() == 0
         assert not Path(SLICE).exists()
         insmod()
-        assert Path(SLICE).exists()
+        assert Path(SLICE).exists()  # at once: nodes of drives that are there come first
     assert rmmod() == 0
     assert rmmod("fake_nvme") == 0
 
@@ -577,7 +747,19 @@ def slice_that_comes_after_the_client() -> None:
     insmod()
     assert not Path(SLICE).exists()
     drive("enable")
+    until(Path(SLICE).exists)
     assert attribute("region_size", SLICE) == str((2 << 20) + mmap.PAGESIZE)
+    assert rmmod() == 0
+    assert rmmod("fake_nvme") == 0
+
+
+@check
+def a_drive_whose_number_is_taken_gets_another() -> None:
+    subprocess.run(["/sbin/insmod", FAKE_KO, "instance=1"], check=True)
+    load()
+    drive("enable")
+    until(Path("/dev/nvme3-hmbtrace").exists)
+    assert attribute("origin", "/dev/nvme3-hmbtrace") == "fake_nvme"
     assert rmmod() == 0
     assert rmmod("fake_nvme") == 0
 
