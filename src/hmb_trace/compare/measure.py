@@ -14,6 +14,7 @@ from hmb_trace.catalog.events import Event, Field
 from hmb_trace.catalog.model import Catalog
 from hmb_trace.compare.blocks import BLOCKS, Blocked, Clockwork
 from hmb_trace.dumps.batch import RecordBatch
+from hmb_trace.query.durations import DurationRule
 from hmb_trace.query.pairing import Pairing
 
 # Log-linear histograms of unsigned values: 8 buckets an octave.
@@ -306,10 +307,8 @@ class _Capture:
         store.add(block, keys, spans)
 
     def _complete(self, chunk: RecordBatch, event: Event, block: int) -> None:
-        from hmb_trace.query.stats import complete_durations  # noqa: PLC0415 - see below
-
         assert self._into.catalog is not None
-        values = complete_durations(chunk, event, self._into.catalog.clock_mhz)
+        values = DurationRule(event, self._into.catalog.clock_mhz).of(chunk).ns
         if len(values):
             self._into.spans.add(event.opcode, block, values)
 

@@ -11,8 +11,9 @@ from hmb_trace.catalog.model import Catalog
 from hmb_trace.compare.findings import Comparison, Losses, compare
 from hmb_trace.compare.measure import Measurement
 from hmb_trace.compare.metrics import Sides
-from hmb_trace.dumps.dump import Dump, open_dumps
-from hmb_trace.dumps.walker import Walker
+from hmb_trace.dumps.account import account
+from hmb_trace.dumps.batch import RecordBatch
+from hmb_trace.dumps.dump import open_dumps
 
 Advance = Callable[[int], None]
 
@@ -26,28 +27,29 @@ def measure(
         DumpError, HmbTraceError: as Dump.batches.
     """
     dumps = [open_dumps([path]) for path in paths]
-    found = Measurement(catalog, sum(_records(dump) for dump in dumps))
-    lost = 0
+    found = Measurement(catalog, sum(account(dump).records for dump in dumps))
+    lost, exact = 0, True
     for dump in dumps:
-        walker = Walker(keep_breaks=True)
         found.begin_capture()
-        seen = 0
-        for batch in dump.batches(walker=walker):
-            for broken in (walker.breaks or [])[seen:]:
-                found.mark_loss()
-                found.begin_piece()
-                seen += 1
-                del broken
-            found.add(batch)
+        for batch in dump.batches():
+            _add(found, batch)
             advance(len(batch.buffer))
-        lost += walker.lost
-    return found, Losses(lost)
+        missing = account(dump)
+        lost, exact = lost + missing.lost, exact and missing.lost_exact
+    return found, Losses(lost, exact)
 
 
-def _records(dump: Dump) -> int:
-    walker = Walker()
-    dump.scan(walker, partial=True)
-    return walker.records
+def _add(found: Measurement, batch: RecordBatch) -> None:
+    """The batch, piece by piece (SPEC R16)."""
+    clocks = {step.offset for step in batch.steps}
+    begin = 0
+    for row, offset in zip(batch.cut_rows().tolist(), batch.cuts.tolist(), strict=True):
+        found.add(batch.select(slice(begin, row)))
+        found.begin_piece()
+        if offset not in clocks:
+            found.mark_loss()
+        begin = row
+    found.add(batch.select(slice(begin, None)) if begin else batch)
 
 
 def compare_captures(
