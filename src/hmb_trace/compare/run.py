@@ -11,7 +11,7 @@ from hmb_trace.catalog.model import Catalog
 from hmb_trace.compare.findings import Comparison, Losses, compare
 from hmb_trace.compare.measure import Measurement
 from hmb_trace.compare.metrics import Sides
-from hmb_trace.dumps.account import account
+from hmb_trace.dumps.account import Verdict, account
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.dump import open_dumps
 
@@ -35,7 +35,8 @@ def measure(
             _add(found, batch)
             advance(len(batch.buffer))
         missing = account(dump)
-        lost, exact = lost + missing.lost, exact and missing.lost_exact
+        lost += missing.lost
+        exact = exact and missing.verdict is not Verdict.INCOMPLETE
     return found, Losses(lost, exact)
 
 
