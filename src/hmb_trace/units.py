@@ -42,7 +42,9 @@ def _scaled(text: str, units: dict[str, int], what: str, example: str) -> int:
     match = _NUMBER.match(text)
     unit = units.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise UsageError(f"{what}: found {text[:60]!r}, expected a number with a unit such as {example}")
+        raise UsageError(
+            f"{what}: found {text[:60]!r}, expected a number with a unit such as {example}"
+        )
     if "." not in match[1]:
         return int(match[1]) * unit
     whole, fraction = match[1].split(".")
