@@ -78,8 +78,8 @@ def _damage(account: Account) -> Iterator[Finding]:
         yield Finding(
             "damage",
             "rejects",
-            f"{account.rejected_bytes:,} bytes ({account.rejected_records:,} records) were no valid "
-            "records and lie in the rejects",
+            f"{account.rejected_bytes:,} bytes ({account.rejected_records:,} records) were no "
+            "valid records and lie in the rejects",
             count=account.rejected_records or 1,
             place=Place(first.file, first.offset) if first else Place(),
             look="hmb-trace info *.rejects",
@@ -93,8 +93,8 @@ def _restarts(account: Account) -> Iterator[Finding]:
         yield Finding(
             "restart",
             "epochs",
-            f"the ring was re-initialised {times} time{'' if times == 1 else 's'} (controller reset "
-            "or firmware restart)",
+            f"the ring was re-initialised {times} time{'' if times == 1 else 's'} (a controller "
+            "reset, or firmware restarted)",
             count=times,
             place=Place(seq=numbers[1].first_seq, ts_ns=numbers[1].first_ts_ns),
         )
@@ -159,7 +159,7 @@ def _errors(watch: Watch) -> Iterator[Finding]:
         yield Finding(
             severity,
             ranked[0][0],
-            f"{total:,} records report {'an error' if severity == 'error' else 'a warning'}: {names}",
+            f"{total:,} records report {'an' if severity == 'error' else 'a'} {severity}: {names}",
             count=total,
             place=first,
             look=f"hmb-trace decode --opcode {ranked[0][0].partition('.')[0]}",
@@ -184,7 +184,8 @@ def _unended(watch: Watch) -> Iterator[Finding]:
 
 
 def _silence(watch: Watch) -> Iterator[Finding]:
-    usual = watch.intervals.quantile(0.9999)
+    # Of a short capture the quantile must leave out more than the interval that is looked for.
+    usual = watch.intervals.quantile(min(0.9999, 1 - 8 / max(watch.intervals.count, 9)))
     found = [
         span
         for span in watch.silent.ranked()
@@ -196,7 +197,7 @@ def _silence(watch: Watch) -> Iterator[Finding]:
         yield Finding(
             "silence",
             "all records",
-            f"nothing for {format_duration(longest.ns)}{more}; 99.99 % of the intervals are below "
+            f"nothing for {format_duration(longest.ns)}{more}; nearly all intervals are below "
             f"{format_duration(usual)}",
             count=len(found),
             place=longest.place,

@@ -170,7 +170,8 @@ class Watch:
         self._last = int(ts[-1])
         steps = np.where(times[1:] > times[:-1], times[1:] - times[:-1], 0).astype("u8")
         self.intervals.add(steps)
-        for i in np.flatnonzero(steps > max(self.silent.least(), 1000))[:64].tolist():
+        largest = np.argsort(steps)[-_LONGEST:]
+        for i in largest[steps[largest] > max(self.silent.least(), 0)].tolist():
             row = begin + i + (len(ts) - len(steps))
             ends = int(batch.ts_ns[row])
             ns = int(steps[i])
