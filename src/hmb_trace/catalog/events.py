@@ -14,6 +14,7 @@ import numpy as np
 from hmb_trace.errors import ConfigError
 from hmb_trace.layout import RECORD_MAX_PAYLOAD
 
+SEVERITIES = ("", "info", "warning", "error")
 KINDS = ("instant", "begin", "end", "complete", "counter")
 PCCX_TYPES = (
     "UNKNOWN",
@@ -48,6 +49,7 @@ class Field:
         size: bytes.
         unit: for people, "" if none.
         enum: labels of values.
+        errors: values that mean an error.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Field:
     size: int
     unit: str = ""
     enum: Mapping[int, str] = field(default_factory=dict)
+    errors: tuple[int, ...] = ()
 
     @property
     def dtype(self) -> str:
@@ -104,6 +107,7 @@ class Event:
         value: payload field with the counter's value, "" if none.
         pccx: event type in .pccx files, one of PCCX_TYPES.
         track: payload field that tells tracks apart (die, queue), "" if none.
+        severity: info, warning, error, or "": nothing is said about it.
         fields: of the payload, in the catalog's order.
     """
 
@@ -118,6 +122,7 @@ class Event:
     value: str = ""
     pccx: str = "UNKNOWN"
     track: str = ""
+    severity: str = ""
     fields: tuple[Field, ...] = ()
 
     def field(self, name: str) -> Field | None:

@@ -112,13 +112,16 @@ def _field_dict(made: Field) -> dict[str, Any]:
         plain["unit"] = made.unit
     if made.enum:
         plain["enum"] = {str(value): label for value, label in made.enum.items()}
+    if made.errors:
+        plain["errors"] = list(made.errors)
     return plain
 
 
 def _event_dict(event: Event) -> dict[str, Any]:
     plain: dict[str, Any] = {"opcode": event.opcode, "name": event.name, "kind": event.kind}
     defaults = Event(event.opcode, event.name)
-    for key in ("format", "pair", "key", "duration", "duration_unit", "value", "pccx", "track"):
+    keys = "format pair key duration duration_unit value pccx track severity"
+    for key in keys.split():
         if getattr(event, key) != getattr(defaults, key):
             plain[key] = getattr(event, key)
     if event.fields:

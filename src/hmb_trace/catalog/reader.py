@@ -14,6 +14,7 @@ from hmb_trace.catalog.events import (
     HEADER_NAMES,
     KINDS,
     PCCX_TYPES,
+    SEVERITIES,
     CatalogError,
     Event,
     Field,
@@ -29,10 +30,10 @@ _INTEGERS = (0, 2**64 - 1)
 _DIGITS_MAX = 4
 _NUMBER = re.compile(r"[0-9]+")
 _HEAD_KEYS = ("name", "firmware_build", "clock_mhz", "event", "workload")
-_FIELD_KEYS = ("name", "type", "offset", "unit", "enum")
+_FIELD_KEYS = ("name", "type", "offset", "unit", "enum", "errors")
 _EVENT_KEYS = (
     *("opcode", "name", "kind", "format", "pair", "key", "duration", "duration_unit"),
-    *("value", "pccx", "track", "field"),
+    *("value", "pccx", "track", "severity", "field"),
 )
 
 
@@ -124,9 +125,20 @@ def _field(table: _Table, packed_at: int) -> Field:
     offset = table.integer("offset", 0, RECORD_MAX_PAYLOAD, packed_at)
     if offset + size > RECORD_MAX_PAYLOAD:
         raise table.error("offset", f"field ends at {offset + size}, beyond {RECORD_MAX_PAYLOAD}")
-    made = Field(name, type_name, offset, size, table.text("unit", ""), _enum(table))
+    made = Field(
+        name, type_name, offset, size, table.text("unit", ""), _enum(table), _errors(table)
+    )
     _check_enum(table, made)
+    if made.errors and not made.is_integer:
+        raise table.error("errors", f"found on a {made.type}, expected an integer type")
     return made
+
+
+def _errors(table: _Table) -> tuple[int, ...]:
+    found = table.made.get("errors", [])
+    if not isinstance(found, list) or not all(type(value) is int for value in found):
+        raise table.wrong("errors", found, "a list of integers: the values that mean an error")
+    return tuple(found)
 
 
 def _check_enum(table: _Table, made: Field) -> None:
@@ -217,6 +229,7 @@ def _event(table: _Table) -> Event:
         value=table.text("value", ""),
         pccx=table.choice("pccx", PCCX_TYPES, "UNKNOWN"),
         track=table.text("track", ""),
+        severity=table.choice("severity", SEVERITIES, ""),
         fields=_fields(table),
     )
     if not event.name:
