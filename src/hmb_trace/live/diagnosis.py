@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hmb_trace.live import diagnosis_service as service
 from hmb_trace.errors import HmbTraceError
+from hmb_trace.live import diagnosis_service as service
 from hmb_trace.live.diagnosis_drives import drives
 from hmb_trace.live.diagnosis_findings import MODULE, Finding, Status, System
 from hmb_trace.live.diagnosis_service import GROUP, PEAK_RATE, default_spool

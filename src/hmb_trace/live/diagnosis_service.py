@@ -51,8 +51,8 @@ def daemons(system: System) -> Iterator[Finding]:
     """What each running daemon says of its losses; only on the machine itself."""
     if system.root != Path("/"):
         return
-    from hmb_trace.live import control_client as control  # noqa: PLC0415 - sockets are looked for only here
     from hmb_trace.errors import HmbTraceError  # noqa: PLC0415 - as above
+    from hmb_trace.live import control_client as control  # noqa: PLC0415 - sockets are looked for only here
 
     for path in sorted(control.running_sockets()):
         try:
