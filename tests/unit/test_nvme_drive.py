@@ -257,8 +257,6 @@ def test_shutdown_freezes_the_ring(host: Host) -> None:
 def is_still(host: Host) -> bool:
     """Firmware writes nothing, though there is room."""
     head = host.drain()
-    fd = os.eventfd(0)
-    os.close(fd)
     for _ in range(40):
         host.read(0x1C)
         if host.word(SLICE + 0x10) != head:
@@ -524,6 +522,15 @@ def test_program_fails_a_run_in_which_a_rule_was_broken(programs: Programs, tmp_
     host.close()
     last = run.stderr.splitlines()[-1]
     assert last == "hmb-firmware-sim: 1 violations; the first: doorbell of queue 0: 999, size 16"
+
+
+def test_drive_can_restrict_itself() -> None:
+    with a_host(DriveSettings(restrict_idle=True, drain_ns=0)) as host:
+        host.attach()
+        host.lend(EHM)
+        host.admin(0x09, 0x02, 2)
+        assert is_still(host)
+    assert host.violations == []
 
 
 @pytest.mark.parametrize(

@@ -210,8 +210,8 @@ class Controller:
     def is_restricted(self) -> bool:
         """True where firmware must leave an enabled buffer alone for now."""
         request = self.hmb.request
-        idle = self._admin.is_idle_state and request is not None and request.restrict
-        return idle or not self.guest.is_bus_master
+        asked = self.settings.restrict_idle or (request is not None and request.restrict)
+        return (asked and self._admin.is_idle_state) or not self.guest.is_bus_master
 
     def update_gate(self) -> None:
         """After anything that changes whether firmware may touch the buffer."""
