@@ -215,7 +215,7 @@ def test_disable_waits_until_the_ring_is_read() -> None:
     assert host.ledger and host.ledger["exact"] and host.ledger["records"] == 100
 
 
-def test_what_nobody_read_is_taken_out_of_the_ledger() -> None:
+def test_unread_records_are_taken_out_of_the_ledger() -> None:
     """The buffer goes with records in it: a new ring, and seq tells how many are missing."""
     with a_host() as host:
         host.attach()
@@ -370,6 +370,22 @@ def test_buffers_against_the_rules_are_refused(
         assert host.lend(pieces=pieces, mark=False).status != 0
         assert host.admin(0x0A, 0x0D).result == 0
     assert text in host.violations[0]
+
+
+def test_completions_may_be_reaped_after_the_disable(host: Host) -> None:
+    host.submit(0x0A, 0x07)
+    host.disable()
+    host.write(0x1004, 1)
+    host.enable()
+    assert host.admin(0x0A, 0x07).status == 0
+
+
+def test_submission_after_the_disable_is_found() -> None:
+    with a_host() as host:
+        host.attach()
+        host.disable()
+        host.write(0x1000, 1)
+    assert "does not exist" in host.violations[0]
 
 
 def test_other_breaches_are_found() -> None:

@@ -5,6 +5,9 @@ The drive's firmware writes into the Host Memory Buffer that the guest lends; mo
 daemon in the guest take it out. Resets, power states and removal come in between, and the dumps
 must be what the drive's ledger says. The drive fails the run itself if firmware touches memory
 that it must leave alone, or if the host writes anything there but `tail`.
+
+Debian has no kernel with lockdep or KASAN: what is looked for in the kernel log are the splats
+of its usual kernels.
 """
 
 from __future__ import annotations
