@@ -313,6 +313,7 @@ enum hrtimer_restart hmb_region_tick(struct hrtimer *timer)
 	spin_lock_irqsave(&region->watch_lock, irq);
 	/* The revocation cancels this timer after it has set gone, and before base goes away. */
 	wake = !READ_ONCE(region->gone) && hmb_tick_wakes(region);
+	/* A waiter that comes after this look takes the lock after us, and finds us at rest. */
 	rest = wake || READ_ONCE(region->gone) || !waitqueue_active(&region->wait);
 	region->poll.armed = !rest;
 	spin_unlock_irqrestore(&region->watch_lock, irq);

@@ -16,9 +16,7 @@ MODULE_PARM_DESC(pci_allow_uncached,
 
 static char *pci_regions;
 module_param(pci_regions, charp, 0444);
-MODULE_PARM_DESC(
-	pci_regions,
-	"Shared-memory functions (QEMU ivshmem) to take: \"all\", or addresses such as 0000:00:05.0,0000:00:06.0 (default: none)");
+MODULE_PARM_DESC(pci_regions, "ivshmem functions to take: addresses, or all (default: none)");
 
 struct hmb_pci {
 	struct hmb_region *region;

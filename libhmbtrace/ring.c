@@ -64,9 +64,9 @@ int hmb_ring_attach(struct hmb_ring *ring, void *base, uint64_t region_size,
 
 static int advance_by_ioctl(const struct hmb_ring *ring, uint64_t expected, uint64_t new_tail)
 {
-	struct nvme_hmb_trace_advance arg = {
-		.size = sizeof(arg), .expected = expected, .new_tail = new_tail
-	};
+	struct nvme_hmb_trace_advance arg = { .size = sizeof(arg),
+					      .expected = expected,
+					      .new_tail = new_tail };
 
 	return ioctl(ring->fd, NVME_HMB_TRACE_ADVANCE_TAIL, &arg) ? -errno : 0;
 }

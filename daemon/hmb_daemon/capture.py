@@ -13,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import hmb_kmod_shim
-
 from hmb_daemon import damaged, describe, events, names, spool, sysio, testhook
 from hmb_daemon.causes import Cause
 from hmb_daemon.config import Settings
@@ -47,7 +45,7 @@ def _shown(path: str) -> str:
 def device_of(ring: Ring) -> Device:
     """What the system knows about the drive behind a ring."""
     kind = "char" if stat.S_ISCHR(os.fstat(ring.fd).st_mode) else "file"
-    drive = hmb_kmod_shim.controller(ring.fd) if kind == "char" else None
+    drive = ring.drive
     said = {}
     for field, attribute in (
         ("serial", "serial"),

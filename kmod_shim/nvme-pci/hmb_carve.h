@@ -62,9 +62,9 @@ static inline const char *hmb_carve_why(__s64 error)
 	case -EMLINK:
 		return "the drive takes one descriptor only (HMMAXD 1)";
 	case -ENOSPC:
-		return "less than half of the buffer would be left to the drive (HMPRE, max_host_mem_size_mb)";
+		return "less than half of the buffer would be left to the drive";
 	case -EOPNOTSUPP:
-		return "the drive's DMA is not cache-coherent here, or the machine's memory is encrypted";
+		return "the drive's DMA is not cache-coherent, or memory is encrypted";
 	default:
 		return "no memory in one piece";
 	}

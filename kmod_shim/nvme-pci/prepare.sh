@@ -7,7 +7,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 kernelver=${1:?usage: prepare.sh KERNELVER HEADERS}
 series=$(echo "$kernelver" | sed 's/^\([0-9]*\.[0-9]*\).*/\1/')
-archive=/usr/src/linux-source-$series.tar.xz
+archive=${LINUX_SOURCES:-/usr/src}/linux-source-$series.tar.xz
 refuse() { echo "prepare.sh: $*" >&2; exit 1; }
 
 [ -f "$archive" ] || refuse "$archive: no such file; apt install linux-source-$series"

@@ -239,6 +239,15 @@ class Ring:
             return f"chr:{status.st_rdev:x}:{name}"
         return f"file:{status.st_dev:x}:{status.st_ino}:{name}"[:200]
 
+    @property
+    def drive(self) -> str | None:
+        """The drive whose memory the ring lies in, such as nvme0; None: no drive's."""
+        if not stat.S_ISCHR(os.fstat(self.fd).st_mode):
+            return None
+        from hmb_kmod_shim import controller  # noqa: PLC0415 - devices only
+
+        return controller(self.fd)
+
     def view(self) -> RingView:
         """One look at header and cursors (head by acquire)."""
         view = ffi.new("struct hmb_ring_view *")

@@ -171,6 +171,7 @@ class Guest:
     kernel: Kernel = HOME
     qemu: Qemu = SYSTEM_QEMU
     machine: str = "q35"
+    append: str = ""  # to the kernel's command line
 
     def __enter__(self) -> Guest:
         self._folder = Path(tempfile.mkdtemp(prefix="hmb-vm-"))
@@ -201,7 +202,7 @@ class Guest:
         append = (
             "console=ttyS0 panic=-1 oops=panic rdinit=/init quiet cryptomgr.notests "
             f"tsc=unstable hmb.mode={self.mode} hmb.repo={REPO} hmb.cache={CACHE} "
-            f"hmb.python={Path(sys.base_prefix).resolve()}"
+            f"hmb.python={Path(sys.base_prefix).resolve()} {self.append}"
         )
         command = [
             *(*self.qemu.command, "-nodefaults", "-no-user-config", "-display", "none"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from hmb_trace.commandline import printable
-from hmb_trace.diagnosis import Finding, Status, System, diagnose
+from hmb_trace.diagnosis import Finding, Status, System, diagnose, verdict
 from hmb_trace.errors import EXIT_DATA_PROBLEM, EXIT_OK
 
 _COLOURS = {Status.OK: "green", Status.NOTE: "blue", Status.WARN: "yellow", Status.FAIL: "red"}
@@ -23,14 +23,6 @@ def _print(findings: list[Finding]) -> None:
         click.echo(f"{mark}  {printable(finding.check):<{width}}  {printable(finding.found)}")
         if finding.advice and finding.status is not Status.OK:
             click.echo(f"      {'':<{width}}  -> {printable(finding.advice)}")
-
-
-def _verdict(findings: list[Finding]) -> str:
-    failed = sum(finding.status is Status.FAIL for finding in findings)
-    warned = sum(finding.status is Status.WARN for finding in findings)
-    if failed:
-        return f"{failed} to fix before a capture can work, {warned} to look at"
-    return f"a capture can work; {warned} to look at" if warned else "all is well"
 
 
 @click.command(name="doctor")
@@ -46,8 +38,11 @@ def _verdict(findings: list[Finding]) -> str:
 def command(device: str | None, output_dir: Path, as_json: bool) -> int:
     """Explain what is missing for a capture: drive, module, rights, space.
 
-    Changes nothing. DEVICE limits it to one ring: a device node, a file or shm:/NAME.
-    Exit code 1 if something must be fixed first.
+    Changes nothing. Run as root, it also asks the drives (Identify, Get Features) and
+    reads the kernel log. DEVICE limits it to one ring: a device node, a file or shm:/NAME.
+
+    Exit code 1 if something that was set up or asked for does not work; 0 otherwise,
+    also where there is nothing to capture from.
 
     \b
     Examples:
@@ -55,12 +50,14 @@ def command(device: str | None, output_dir: Path, as_json: bool) -> int:
       hmb-trace doctor /dev/nvme0-hmbtrace --output-dir /srv/traces
       hmb-trace doctor shm:/hmb0 --json
     """
-    findings = diagnose(System(output_dir=output_dir), device)
+    system = System(output_dir=output_dir)
+    findings = diagnose(system, device)
+    said = verdict(system, findings, device)
     if as_json:
         listed = [asdict(finding) for finding in findings]
-        click.echo(json.dumps({"verdict": _verdict(findings), "findings": listed}))
+        click.echo(json.dumps({"verdict": said, "findings": listed}))
     else:
         _print(findings)
-        click.echo(_verdict(findings))
+        click.echo(said)
     failed = any(finding.status is Status.FAIL for finding in findings)
     return EXIT_DATA_PROBLEM if failed else EXIT_OK
