@@ -170,7 +170,7 @@ void hmb_sim_park(struct hmb_sim *sim);
  */
 int hmb_sim_settle(struct hmb_sim *sim, uint8_t *base, uint8_t *shadow, uint32_t ring_size,
 		   uint32_t seq);
-/* Offset of the first byte in the ring, tail not counted, that somebody else wrote; -1: none. */
+/* Offset of the first byte in the ring, tail not counted, that is not ours; -1: none. */
 int64_t hmb_sim_foreign(struct hmb_sim *sim);
 /* The size of the ring that a slice with this mark holds, 0: no slice (hmb_slice.h). */
 uint32_t hmb_sim_slice_ring(const uint8_t *mark, uint64_t slice_size, uint64_t dma_addr);

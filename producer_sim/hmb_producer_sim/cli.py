@@ -309,7 +309,9 @@ def _drive_settings(options: dict[str, Any]) -> Any:
     if options["ring_size"] is not None:
         regions.check_ring_size(options["ring_size"])
     names = ("serial", "model", "hmb_size", "hmb_min", "hmb_min_descriptor", "hmb_max_descriptors")
-    same = {name: options[name] for name in (*names, "namespace_size", "ring_size")}
+    same = {
+        name: options[name] for name in (*names, "namespace_size", "ring_size", "restrict_idle")
+    }
     return DriveSettings(**same, firmware=options["firmware_revision"], drain_ns=options["drain"])
 
 
@@ -429,6 +431,11 @@ def _print_catalog(ctx: click.Context, param: click.Parameter, value: str | None
 )
 @click.option(
     "--namespace-size", type=SIZE, default="16MiB", show_default=True, help="Drive: in memory."
+)
+@click.option(
+    "--restrict-idle",
+    is_flag=True,
+    help="Drive: leave the HMB alone in non-operational power states, also without HMNARE.",
 )
 @click.option(
     "--drain",

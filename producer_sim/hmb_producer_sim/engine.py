@@ -264,7 +264,7 @@ class Engine:
         self._lent, self._shadow, self.ring_size = lent, own, ring_size
 
     def foreign_write(self) -> int | None:
-        """Where in the lent ring, tail not counted, somebody else wrote; None: nowhere."""
+        """Where in the lent ring, tail not counted, the host wrote; None: nowhere."""
         at = int(lib.hmb_sim_foreign(self._sim))
         return None if at < 0 else at
 

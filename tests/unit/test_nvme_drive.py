@@ -215,7 +215,7 @@ def test_disable_waits_until_the_ring_is_read() -> None:
     assert host.ledger and host.ledger["exact"] and host.ledger["records"] == 100
 
 
-def test_what_nobody_read_is_taken_out_of_the_ledger() -> None:
+def test_unread_records_are_taken_out_of_the_ledger() -> None:
     """The buffer goes with records in it: a new ring, and seq tells how many are missing."""
     with a_host() as host:
         host.attach()
@@ -257,8 +257,6 @@ def test_shutdown_freezes_the_ring(host: Host) -> None:
 def is_still(host: Host) -> bool:
     """Firmware writes nothing, though there is room."""
     head = host.drain()
-    fd = os.eventfd(0)
-    os.close(fd)
     for _ in range(40):
         host.read(0x1C)
         if host.word(SLICE + 0x10) != head:
@@ -372,6 +370,22 @@ def test_buffers_against_the_rules_are_refused(
         assert host.lend(pieces=pieces, mark=False).status != 0
         assert host.admin(0x0A, 0x0D).result == 0
     assert text in host.violations[0]
+
+
+def test_completions_may_be_reaped_after_the_disable(host: Host) -> None:
+    host.submit(0x0A, 0x07)
+    host.disable()
+    host.write(0x1004, 1)
+    host.enable()
+    assert host.admin(0x0A, 0x07).status == 0
+
+
+def test_submission_after_the_disable_is_found() -> None:
+    with a_host() as host:
+        host.attach()
+        host.disable()
+        host.write(0x1000, 1)
+    assert "does not exist" in host.violations[0]
 
 
 def test_other_breaches_are_found() -> None:
@@ -524,6 +538,15 @@ def test_program_fails_a_run_in_which_a_rule_was_broken(programs: Programs, tmp_
     host.close()
     last = run.stderr.splitlines()[-1]
     assert last == "hmb-firmware-sim: 1 violations; the first: doorbell of queue 0: 999, size 16"
+
+
+def test_drive_can_restrict_itself() -> None:
+    with a_host(DriveSettings(restrict_idle=True, drain_ns=0)) as host:
+        host.attach()
+        host.lend(EHM)
+        host.admin(0x09, 0x02, 2)
+        assert is_still(host)
+    assert host.violations == []
 
 
 @pytest.mark.parametrize(

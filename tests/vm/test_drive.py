@@ -5,6 +5,9 @@ The drive's firmware writes into the Host Memory Buffer that the guest lends; mo
 daemon in the guest take it out. Resets, power states and removal come in between, and the dumps
 must be what the drive's ledger says. The drive fails the run itself if firmware touches memory
 that it must leave alone, or if the host writes anything there but `tail`.
+
+Debian has no kernel with lockdep or KASAN: what is looked for in the kernel log are the splats
+of its usual kernels.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ class Drive:
     serial: str
     folder: Path
     process: subprocess.Popen[bytes]
+    verdict: tuple[int, str] = (-1, "still running")
 
     @property
     def socket(self) -> Path:
@@ -180,7 +184,7 @@ class Loop:
 def looped(series: str, state: Path) -> Iterator[Loop]:
     """A guest with all the drives; what they say at the end is judged by the caller."""
     vmkit.precompile()
-    work = ("--payload", "0..64", "--on-full", "block", "--drain", "60s")
+    work = ("--payload", "0..64", "--on-full", "block", "--drain", "60s", "--restrict-idle")
     main = (*work, "--count", str(RECORDS), "--rate", RATE)
     with contextlib.ExitStack() as stack:
         drives = {TRACED: stack.enter_context(drive(TRACED, *main))}
@@ -199,6 +203,8 @@ def looped(series: str, state: Path) -> Iterator[Loop]:
         )
         with guest:
             yield Loop(guest, drives, state)
+        for one in drives.values():  # QEMU has gone, so they end
+            one.verdict = (one.process.wait(30), one.said())
 
 
 def switch_buffer_off_and_on(loop: Loop) -> None:
@@ -227,8 +233,7 @@ def rest_in_a_power_state(loop: Loop) -> None:
     script = vmkit.GUEST / "power_states.py"
     answer = loop.guest.check(f"/usr/bin/python3 {script} /dev/{loop.name} {loop.node} 1", 120)
     seen = json.loads(answer.splitlines()[-1])
-    assert (seen["enabled"] & 1, seen["restricted"]) == (1, 5), seen
-    assert seen["idle"] == 0, seen
+    assert (seen["state"], seen["idle"]) == (2, 0), seen
     assert seen["awake"] > 0, seen
     assert "firmware leaves the HMB alone" in loop.traced.said()
 
@@ -282,4 +287,4 @@ def test_a_million_records_over_resets(machine: None, series: str, tmp_path: Pat
         assert seen[key] == ledger[key], (key, seen, ledger)
     assert int(str(seen["fnv64"]), 0) == int(ledger["fnv64"], 0)
     for one in loop.drives.values():
-        assert one.process.wait(30) == 0, one.said()
+        assert one.verdict[0] == 0, one.verdict

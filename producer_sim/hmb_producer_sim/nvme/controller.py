@@ -210,8 +210,8 @@ class Controller:
     def is_restricted(self) -> bool:
         """True where firmware must leave an enabled buffer alone for now."""
         request = self.hmb.request
-        idle = self._admin.is_idle_state and request is not None and request.restrict
-        return idle or not self.guest.is_bus_master
+        asked = self.settings.restrict_idle or (request is not None and request.restrict)
+        return (asked and self._admin.is_idle_state) or not self.guest.is_bus_master
 
     def update_gate(self) -> None:
         """After anything that changes whether firmware may touch the buffer."""
@@ -243,7 +243,10 @@ class Controller:
         number, is_head = index >> 1, index & 1
         queues = self.completions if is_head else self.submissions
         queue = queues.get(number)
-        if not self._csts & CSTS_READY or number > MAX_IO_QUEUES or queue is None:
+        if is_head and not self._cc & CC_ENABLE:
+            # Linux (6.1) reaps what had completed when it disabled the controller, and says so.
+            self.referee.note("doorbell", "doorbell of a completion queue after CC.EN = 0, ignored")
+        elif not self._csts & CSTS_READY or number > MAX_IO_QUEUES or queue is None:
             self._bad_doorbell(f"doorbell of queue {number}, which does not exist", 0)
         elif value >= queue.size:
             self._bad_doorbell(f"doorbell of queue {number}: {value}, size {queue.size}", 1)

@@ -65,7 +65,7 @@ class HostMemoryBuffer:
         self._generation = 0
         self._before: tuple[Piece, ...] = ()
         self._views: list[memoryview] = []
-        self._rest = b""  # of the slice, behind the ring: nobody writes it
+        self._rest = b""  # of the slice, behind the ring: neither side writes it
         self.request: Request | None = None
         self.pieces: tuple[Piece, ...] = ()
         self.slice_view: memoryview | None = None

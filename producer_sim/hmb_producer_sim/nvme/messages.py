@@ -23,7 +23,7 @@ class ProtocolError(Exception):
 
 @dataclass
 class Message:
-    """A request. File descriptors that nobody takes are closed by close()."""
+    """A request. File descriptors that are not taken are closed by close()."""
 
     number: int
     command: int

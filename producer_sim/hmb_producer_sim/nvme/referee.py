@@ -23,7 +23,7 @@ class Referee:
         self.count = 0
 
     def violation(self, text: str) -> None:
-        """Somebody broke a rule: the run will fail."""
+        """A rule was broken: the run will fail."""
         self.count += 1
         if len(self.violations) < MOST_LINES:
             self.violations.append(text)

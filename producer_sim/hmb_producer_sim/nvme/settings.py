@@ -16,6 +16,7 @@ class DriveSettings:
         hmb_size, hmb_min: HMPRE and HMMIN; 0: the drive asks for no buffer.
         hmb_min_descriptor, hmb_max_descriptors: HMMINDS and HMMAXD; 0: no limit.
         ring_size: None takes the largest that the slice holds.
+        restrict_idle: leave the buffer alone in non-operational states, HMNARE or not.
         drain_ns: how long a disable or reset waits until the host has read the ring.
     """
 
@@ -28,4 +29,5 @@ class DriveSettings:
     hmb_max_descriptors: int = 0
     namespace_size: int = 16 << 20
     ring_size: int | None = None
+    restrict_idle: bool = False
     drain_ns: int = 200_000_000
