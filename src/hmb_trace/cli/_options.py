@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
-import numpy as np
 
 from hmb_trace.catalog.lookup import remembered, warn_if_other_build
 from hmb_trace.catalog.model import Catalog
@@ -156,20 +155,18 @@ def make_selection(dump: Dump, catalog: Catalog | None, chosen: dict[str, Any]) 
         time=time,
         windows=windows,
         where=[Expression(text, catalog) for text in chosen["where"]],
+        catalog=catalog,
     )
 
 
-def note_if_nothing(dump: Dump, selection: Selection, catalog: Catalog | None = None) -> None:
+def note_if_nothing(dump: Dump, selection: Selection) -> None:
     """Say on stderr that no record was selected, or that the catalog knows no opcode of them."""
-    met = selection.met
+    met, catalog = selection.met, selection.catalog
     if not met.selected:
         if not selection.is_everything:
-            covered = covers(dump)
-            note(f"0 of {total_records(dump, met.records):,} records{covered}")
-        return
-    used = np.flatnonzero(met.opcodes)
-    if catalog is not None and not any(int(opcode) in catalog.events for opcode in used):
+            note(f"0 of {total_records(dump, met.records):,} records{covers(dump)}")
+    elif catalog is not None and met.opcodes and not met.fits:
         note(
-            f"catalog {catalog.name} fits 0 of {len(used)} opcodes; it is for other firmware, or "
-            "the dump is none of events"
+            f"catalog {catalog.name} fits 0 of {len(met.opcodes)} opcodes; is it for another "
+            "firmware?"
         )

@@ -205,12 +205,10 @@ def _to_arrow(job: _Job, batches: Iterable[RecordBatch]) -> str:
         extra=place_columns(job.dump),
     )
     # A pipe passes once: what it is missing is known only when the schema has been written.
-    known = None if is_stream(job.dump) else account
+    known = None if is_stream(job.dump) else account(job.dump)
+    write = arrow.write_parquet if job.target == "parquet" else arrow.write_ipc
     with output_file(job.output, inputs=job.inputs) as out:
-        if job.target == "parquet":
-            rows = arrow.write_parquet(out, maker, batches, job.accountant.finish)
-        else:
-            rows = arrow.write_ipc(out, maker, batches, known(job.dump) if known else None)
+        rows = write(out, maker, batches, known)
     return f"{rows} rows"
 
 
@@ -291,3 +289,4 @@ def _to_pccx(
         result = pccx.pack(files, output, options, progress=advance, keep=given(catalog_path))
     for line in result.warnings:
         note(f"warning: {line}")
+    close(result.account, quiet=quiet)

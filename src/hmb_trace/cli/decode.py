@@ -101,7 +101,7 @@ def command(
     batches = selection.batches(dump, partial=partial, walker=accountant.walker)
     with output_file(output, inputs=inputs_of(files, dump, catalog_path)) as out:
         write_listing(out, listing, limited(batches, limit), axis_of(clock, dump), dump)
-    note_if_nothing(dump, selection, catalog)
+    note_if_nothing(dump, selection)
     account = accountant.finish(read_on=limit is None)
     code = close(account, strict=strict, quiet=quiet)
     raise_problems(dump)

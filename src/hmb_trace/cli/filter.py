@@ -99,7 +99,7 @@ def command(
         else:
             listing = Listing(Style(form, clock, csv_safe=csv_safe), catalog)
             count = write_listing(out, listing, batches, axis_of(clock, dump), dump)
-    note_if_nothing(dump, selection, catalog)
+    note_if_nothing(dump, selection)
     account = accountant.finish()
     if output and output != "-":
         note(f"{output}: {count} records")

@@ -10,7 +10,7 @@ import click
 
 from hmb_trace.cli._options import CATALOG, given, load_catalog
 from hmb_trace.cli._progress import input_bytes, progress_bar
-from hmb_trace.cli._shared import note, notes_to_stderr
+from hmb_trace.cli._shared import close, note, notes_to_stderr
 from hmb_trace.dumps.sidecar import stem
 from hmb_trace.errors import UsageError
 from hmb_trace.escapes import printable
@@ -38,6 +38,7 @@ def _report(result: PackResult, output: str, quiet: bool) -> None:
         f"{payload.byte_length} bytes",
         file=sys.stderr,
     )
+    close(result.account)
 
 
 @click.command()

@@ -83,8 +83,9 @@ def command(
     else:
         _print(made, top)
     selection.met.selected = found.counts.records
-    selection.met.opcodes = found.tally.opcode_records.astype("i8")
-    note_if_nothing(dump, selection, catalog)
+    if catalog:
+        selection.met.see([opcode for opcode, *_ in found.opcodes()], catalog)
+    note_if_nothing(dump, selection)
     code = close(found.account, strict=strict, quiet=quiet)
     raise_problems(dump)
     return code

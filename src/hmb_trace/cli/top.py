@@ -136,7 +136,7 @@ def _as_json(model: Model) -> dict[str, Any]:
         *("state", "subject", "pid", "uptime", "epoch", "ring_size", "head", "tail", "unread"),
         *("ring_flags", "ring_most", "overflow", "spool_size", "spool_fill", "spool_most"),
         *("records", "bytes", "lost", "unknown_losses", "gaps", "rejected", "disk"),
-        *("output", "segment", "segment_bytes", "sealed"),
+        *("output", "segment", "segment_bytes", "sealed", "verdict"),
     )
     return {
         **{name: getattr(sample, name) for name in names},

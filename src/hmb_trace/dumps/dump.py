@@ -224,7 +224,7 @@ class Dump:
         segment = self.segments[index]
         continues = index > 0 and not span.begin and segment.continues(self.segments[index - 1])
         wanted.walker.begin_segment(index, span.begin, continues=continues)
-        pieces.begin(index, span.begin, continues=continues)
+        pieces.begin(index, span.begin, wanted.walker, continues=continues)
         whole = not span.begin and span.end is None
         source = segment.open()
         try:

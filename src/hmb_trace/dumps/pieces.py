@@ -38,13 +38,13 @@ class PieceFinder:
         self._fresh = False  # the next bytes do not follow those before
         self._continues = False
 
-    def begin(self, index: int, offset: int, *, continues: bool) -> None:
-        """The next bytes are those at `offset` of file number `index`."""
+    def begin(self, index: int, offset: int, walker: Walker, *, continues: bool) -> None:
+        """The next bytes are those at `offset` of file number `index`; the walker has begun it."""
         if index != self._index:
             self._told = clock_facts(self._segments[index]) or ClockFacts()
         self._index = index
         self._fresh, self._continues = True, continues and not offset
-        self._steps_back = -1
+        self._steps_back = int(walker.c.clock_steps_back)
 
     def mark(self, batch: RecordBatch, walker: Walker) -> RecordBatch:
         """The batch with its cuts."""

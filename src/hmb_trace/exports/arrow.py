@@ -234,24 +234,25 @@ def write_parquet(
     out: BinaryIO,
     maker: ArrowMaker,
     batches: Iterable[RecordBatch],
-    account: Callable[[], Account] | None = None,
+    account: Account | None = None,
     *,
     level: int = 1,
 ) -> int:
     """Write a Parquet file (zstd, row groups of about ROW_GROUP rows); returns the rows.
 
     Args:
-        account: of the dump, asked once all batches have come; goes into the file's metadata.
+        account: of the dump; goes into the schema's metadata, which the file begins with.
 
     Raises:
         MissingExtraError: pyarrow is not installed.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415 - heavy and optional
 
+    schema = maker.schema.with_metadata(account_metadata(account) if account else None)
     rows = 0
     with pq.ParquetWriter(
         out,
-        maker.schema,
+        schema,
         compression="zstd",
         compression_level=level,
         use_dictionary=_dictionary_columns(maker),
@@ -259,19 +260,16 @@ def write_parquet(
         write_statistics=True,
     ) as writer:
         for table in _row_groups(maker, batches):
-            writer.write_table(table, row_group_size=ROW_GROUP)
+            writer.write_table(table.cast(schema), row_group_size=ROW_GROUP)
             rows += table.num_rows
-        if account is not None:
-            writer.add_key_value_metadata(account_metadata(account()))
     return rows
 
 
 def account_metadata(account: Account) -> dict[str, str]:
     """What the schema of a file says the capture is missing."""
     return {
-        "hmb_trace.verdict": str(account.verdict),
-        "hmb_trace.lost": str(account.lost),
-        "hmb_trace.account": json.dumps(account.as_dict()),
+        "hmb_trace": json.dumps({"account": account.as_dict()}),
+        "hmb_trace.verdict": account.line(),
     }
 
 

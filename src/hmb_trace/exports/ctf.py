@@ -30,6 +30,7 @@ from hmb_trace.errors import CannotCreateError, InvalidDataError, UsageError, fr
 from hmb_trace.exports.ctf_clocks import ClockPiece, ClockPieces, too_late
 from hmb_trace.exports.tsdl import (
     Declaration,
+    about_account,
     about_dump,
     free_name,
     metadata_text,
@@ -176,9 +177,9 @@ def export(
         declared = list(plan.opcodes.declarations(catalog))
         account = plan.accountant.finish()
         for piece in plan.pieces:
-            text = metadata_text(
-                declared, offset_ns=piece.offset_ns(plan.host_clocks), env=plan.about(piece)
-            )
+            env = plan.about(piece) | about_account(account)
+            offset = piece.offset_ns(plan.host_clocks)
+            text = metadata_text(declared, offset_ns=offset, env=env)
             (plan.folder_of(piece.number) / "metadata").write_text(text, encoding="utf-8")
         plan.flatten()
     events = catalog.events if catalog else {}

@@ -55,6 +55,8 @@ class DurationRule:
         rows = np.flatnonzero(
             (batch.opcode == self.event.opcode) & (batch.payload_len >= field.offset + field.size)
         )
+        if not len(rows):
+            return Carried(rows, np.empty(0, "u8"), 0)
         values = batch.select(rows).field(field.offset, f"<u{field.size}").astype("u8")
         ns, valid, invalid = self._convert(values, field)
         return Carried(rows, ns, 0) if not invalid else Carried(rows[valid], ns[valid], invalid)

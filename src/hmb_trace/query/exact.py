@@ -33,10 +33,12 @@ class Numbers:
     Attributes:
         values: int64, uint64, float or object (Python's int) array, or a Python number.
         have: rows that have a value; None: all of them.
+        limits: what no integer exceeds, known without a look at them.
     """
 
     values: Any
     have: Mask | None = None
+    limits: Bounds | None = None
 
     @property
     def is_float(self) -> bool:
@@ -45,8 +47,10 @@ class Numbers:
             return bool(self.values.dtype.kind == "f")
         return isinstance(self.values, float)
 
-    def bounds(self) -> Bounds:
-        """The least and the greatest integer."""
+    def bounds(self, *, exact: bool = False) -> Bounds:
+        """What no integer exceeds; exact: the least and the greatest."""
+        if self.limits is not None and not exact:
+            return self.limits
         if not isinstance(self.values, np.ndarray):
             return int(self.values), int(self.values)
         if not len(self.values):
@@ -56,8 +60,11 @@ class Numbers:
 
 def of_column(values: npt.NDArray[Any]) -> Numbers:
     """A column of any number type."""
-    if values.dtype.kind in "bui" and values.dtype != np.uint64:
-        return Numbers(values.astype("i8"))
+    if values.dtype.kind == "b":
+        return Numbers(values.astype("i8"), limits=(0, 1))
+    if values.dtype.kind in "ui" and values.dtype.itemsize < 8:  # noqa: PLR2004 - bytes
+        known = np.iinfo(values.dtype)
+        return Numbers(values.astype("i8"), limits=(int(known.min), int(known.max)))
     return Numbers(values)
 
 
@@ -75,7 +82,7 @@ def _fits(bounds: Bounds, into: Bounds) -> bool:
 def _as(numbers: Numbers, kind: str) -> Any:
     """The values in int64, uint64 or Python's integers."""
     if isinstance(numbers.values, np.ndarray):
-        return numbers.values.astype(kind)
+        return numbers.values.astype(kind, copy=False)
     value = int(numbers.values)
     return np.array(value, "O") if kind == "O" else np.dtype(kind).type(value)
 
@@ -172,18 +179,24 @@ def arithmetic(sign: str, a: Numbers, b: Numbers) -> Numbers:
     b = _sensible(sign, b)
     in_a, in_b = a.bounds(), b.bounds()
     result = _RESULTS[sign](in_a, in_b)
+    kind = _kind(in_a, in_b, result)
+    if kind == "O":  # a closer look may save the slow way
+        in_a, in_b = a.bounds(exact=True), b.bounds(exact=True)
+        result = _RESULTS[sign](in_a, in_b)
+        kind = _kind(in_a, in_b, result)
     if max(abs(result[0]), abs(result[1])).bit_length() > _MOST_BITS:
         raise UsageError(f"expression: a result has more than {_MOST_BITS} bits")
-    kind = _kind(in_a, in_b, result)
     if sign in ("<<", ">>") and in_b[1] >= 64:
         kind = "O"  # the machine has no such shift
     values = _FUNCTIONS[sign](_as(a, kind), _as(b, kind))
-    return Numbers(_plain(values), both(a.have, b.have))
+    return Numbers(_plain(values), both(a.have, b.have), result)
 
 
 def _sensible(sign: str, b: Numbers) -> Numbers:
     """The right side, where it makes no sense replaced by 1 and marked as no value."""
     low, high = b.bounds()
+    if sign in ("<<", ">>") and high > _MOST_SHIFT:
+        low, high = b.bounds(exact=True)
     if sign in ("//", "%") and low <= 0 <= high:
         bad = np.asarray(b.values == 0)
     elif sign in ("<<", ">>") and (low < 0 or high > _MOST_SHIFT):
@@ -241,6 +254,8 @@ def compare(sign: str, a: Numbers, b: Numbers) -> Any:
     if a.is_float or b.is_float:
         return SIGNS[sign](_floats(a), _floats(b))
     kind = _kind(a.bounds(), b.bounds())
+    if kind == "O":
+        kind = _kind(a.bounds(exact=True), b.bounds(exact=True))
     return np.asarray(SIGNS[sign](_as(a, kind), _as(b, kind))).astype(bool)
 
 

@@ -55,19 +55,26 @@ class Met:
     Attributes:
         records: those looked at.
         selected: those that met the conditions.
-        opcodes: how many of each were selected.
+        opcodes: of selected records, as long as the catalog knew none of them.
+        fits: whether the catalog knows one of them.
     """
 
     records: int = 0
     selected: int = 0
-    opcodes: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(1 << 16, np.int64))
+    opcodes: set[int] = field(default_factory=set)
+    fits: bool = False
 
-    def add(self, records: int, batch: RecordBatch) -> None:
+    def add(self, records: int, batch: RecordBatch, catalog: Catalog | None) -> None:
         """Count a batch, as far as it was selected."""
         self.records += records
         self.selected += len(batch)
-        found = np.bincount(batch.opcode)
-        self.opcodes[: len(found)] += found
+        if catalog is not None and not self.fits:
+            self.see(np.flatnonzero(np.bincount(batch.opcode)).tolist(), catalog)
+
+    def see(self, opcodes: list[int], catalog: Catalog) -> None:
+        """Compare opcodes with a catalog."""
+        self.opcodes.update(opcodes)
+        self.fits |= any(opcode in catalog.events for opcode in opcodes)
 
 
 @dataclass
@@ -76,6 +83,7 @@ class Selection:
 
     Attributes:
         time: of the firmware clock, nanoseconds: in every epoch.
+        catalog: what `met` compares opcodes with.
         windows: times since the first record or of the host's clock: of one epoch only.
         flags: all these bits set.
         seq: a range whose first is beyond its last runs over the wrap at 2^32.
@@ -88,6 +96,7 @@ class Selection:
     time: Range | None = None
     where: list[Expression] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
+    catalog: Catalog | None = field(default=None, compare=False)
     met: Met = field(default_factory=Met, compare=False)
 
     @property
@@ -136,13 +145,13 @@ class Selection:
         self.met = Met()
         for batch in dump.batches(max_bytes, partial=partial, walker=walker, spans=spans):
             if everything:
-                self.met.add(len(batch), batch)
+                self.met.add(len(batch), batch, self.catalog)
                 yield batch
                 continue
             mask = self.mask(batch)
             if mask.any():
                 found = batch if mask.all() else batch.select(mask)
-                self.met.add(len(batch), found)
+                self.met.add(len(batch), found, self.catalog)
                 yield found.after(left_out)
                 left_out = []
                 continue

@@ -122,7 +122,10 @@ class _Page:
             if pair.histogram.count:
                 histograms[f"pair-{i}"] = self._histogram(pair.histogram, "ns", 0)
                 heats[f"pair-{i}"] = pair.heat(self.found.grid)
+        account = self.found.account.as_dict()
+        account["reasons"] = account["reasons"][:REASONS_LISTED]
         return {
+            "account": account,
             "timeline": self._timeline(),
             "histograms": {k: h for k, h in histograms.items() if h["buckets"]},
             "heats": heats,
@@ -212,7 +215,7 @@ class _Page:
             "alerts": self.found.alerts[:20],
             "tiles": self._tiles(),
             "timeline": self._timeline_words(data["timeline"]),
-            "pairs": [pair.words() for pair in self.found.latencies.pairs()],
+            "pairs": [p.words() | {"id": i} for i, p in enumerate(self.found.latencies.pairs())],
             "counters": [_counter_words(counter) for counter in self.found.counters.seen()],
             "catalog": self.names.catalogued,
             "opcodes": {
@@ -298,7 +301,7 @@ class _Page:
         peak = self._peak()
         seq = f"seq {w.first_seq} to {w.last_record_seq}" if self.records else "no record"
         account = found.account
-        lost_note = f"in {grouped(account.gaps)} gaps"
+        lost_note = f"in {grouped(account.gaps)} gap{'s' if account.gaps != 1 else ''}"
         if account.rejected_records:
             lost_note = f"{grouped(account.rejected_records)} more are in the rejects"
         lost = grouped(account.lost) if account.lost_exact else f"≥ {grouped(account.lost)}"

@@ -131,9 +131,10 @@ class Renderer:
 
     def _learn(self, batch: RecordBatch) -> None:
         """Make the programs that a batch needs."""
-        met = np.zeros(_OPCODES, bool)
-        met[batch.opcode] = True
-        for opcode in np.flatnonzero(met & self._waiting).tolist():
+        if not self._waiting.any():
+            return
+        met = np.flatnonzero(np.bincount(batch.opcode))
+        for opcode in met[self._waiting[met]].tolist():
             line = self._make(opcode)
             # When every opcode has one, the last can take the place of `other`.
             self._made = (self._made + 1) % _OPCODES

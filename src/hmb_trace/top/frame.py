@@ -29,6 +29,12 @@ _STATE_STYLES = {
     "disconnected": "bold red",
     "gone": "bold red",
 }
+_VERDICT_STYLES = {
+    "whole": "green",
+    "damaged": "yellow",
+    "lossy": "bold red",
+    "incomplete": "bold red",
+}
 _LEVEL_STYLES = {"warning": "yellow", "error": "red", "critical": "red"}
 
 
@@ -54,6 +60,12 @@ def glyphs_for(encoding: str | None) -> Glyphs:
     except (UnicodeEncodeError, LookupError):
         return ASCII
     return UNICODE
+
+
+def _verdict(line: str) -> Text:
+    """The account of the sealed segments, in the colour of its verdict."""
+    style = _VERDICT_STYLES.get(line.partition(":")[0], "dim")
+    return Text(f"{'sealed':<{_LABEL}}") + Text(line, style)
 
 
 class Framer:
@@ -99,6 +111,8 @@ class Framer:
         lines.append(_place(sample))
         if sample.disk not in (None, "ok"):
             lines.append(Text(f"{'disk':<{_LABEL}}{printable(str(sample.disk))}", "bold red"))
+        if sample.verdict:
+            lines.append(_verdict(sample.verdict))
         if sample.problem:
             lines.append(Text(sample.problem, "yellow"))
         return lines

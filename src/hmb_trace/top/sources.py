@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from hmb_trace.dumps.account import Account, Accountant
+from hmb_trace.dumps.dump import Dump
 from hmb_trace.dumps.kinds import Kind
-from hmb_trace.dumps.segments import of_directory
+from hmb_trace.dumps.places import UNVERIFIED_KINDS
+from hmb_trace.dumps.segments import Segment, of_directory
 from hmb_trace.errors import HmbTraceError, InvalidDataError, NoInputError
 from hmb_trace.live.control_client import Link, find_socket
 from hmb_trace.live.ring import lock_holder, open_ring
@@ -58,6 +61,7 @@ class Sample:
     segment: str | None = None
     segment_bytes: int | None = None
     sealed: int | None = None
+    verdict: str = ""  # the account of what is sealed, in one line
     problem: str = ""
     seen: Seen = field(default_factory=Seen)
     log: list[dict[str, Any]] = field(default_factory=list)
@@ -199,19 +203,24 @@ class DirectorySource:
         self._directory = directory
         self._tail = Tail()
         self._records = self._bytes = 0
+        self._sealed: list[str] = []
+        self._account: Account | None = None
 
     def sample(self) -> Sample:
         """Raises NoInputError where the directory has gone; one without segments may get some."""
         if not self._directory.is_dir():
             raise NoInputError(f"cannot read {self._directory}: No such directory")
         try:
-            newest = of_directory(self._directory)[-1]
+            segments = of_directory(self._directory)
+            newest = segments[-1]
         except NoInputError:
             return Sample("idle", str(self._directory), problem="no segment yet")
         usable = newest.kind is Kind.DUMP
         seen = self._tail.look(newest.name if usable else None)
         self._bytes += seen.new_bytes
         self._records += seen.records
+        told = self._told(segments)
+        unknown = sum(r.count is None and r.kind not in UNVERIFIED_KINDS for r in told.reasons)
         return Sample(
             state="writing" if seen.new_bytes else "idle",
             subject=str(self._directory),
@@ -219,9 +228,24 @@ class DirectorySource:
             records=None if seen.skipped else self._records,
             output=str(self._directory),
             segment=Path(newest.name).name,
+            lost=told.lost,
+            unknown_losses=unknown,
+            gaps=told.gaps,
+            rejected=told.rejected_records,
+            sealed=len(self._sealed),
+            verdict=told.line() if self._sealed else "",
             problem="" if newest.partial else "the newest segment is sealed",
             seen=seen,
         )
+
+    def _told(self, segments: list[Segment]) -> Account:
+        """What the sealed segments' sidecars say is missing; the dumps themselves are not read."""
+        sealed = [segment for segment in segments if not segment.partial]
+        names = [segment.name for segment in sealed]
+        if self._account is None or names != self._sealed:
+            self._sealed = names
+            self._account = Accountant(Dump(sealed)).finish(read_on=False)
+        return self._account
 
     def close(self) -> None:
         self._tail.close()

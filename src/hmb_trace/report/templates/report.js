@@ -178,7 +178,8 @@
 			for (const c of cols) {
 				if (!c.lost) continue;
 				const at = x(c.i), wide = Math.max(2, x(Math.min(c.i + c.step, state.to)) - at);
-				svg("rect", { class: "loss", x: at, y: top, width: wide, height: base - top, opacity: 0.25 }, root);
+				svg("rect", { class: "loss", x: at, y: top, width: wide, height: base - top, opacity: 0.15 }, root);
+				svg("rect", { style: `fill:${hatched}`, x: at, y: top, width: wide, height: base - top, opacity: 0.6 }, root);
 				svg("path", { class: "loss", d: `M${at + wide / 2 - 5},${top - 10}h10l-5,9z` }, root);
 			}
 			plot = { root, cols, x, base, inner, width };
