@@ -212,7 +212,7 @@ def test_decode_limits_and_partial(tmp_path: Path, capfd: pytest.CaptureFixture[
     code, out, err = run(capfd, "decode", first, second)
     assert (code, len(out.splitlines()), err.count("\n")) == (65, 5, 1)
     code, out, err = run(capfd, "decode", "--partial", first, second)
-    assert (code, len(out.splitlines()), err.count("\n")) == (65, 10, 2)  # the verdict, and the fault
+    assert (code, len(out.splitlines()), err.count("\n")) == (65, 10, 2)
 
 
 def test_decode_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
