@@ -180,7 +180,8 @@ def by_arrow(run: Runner) -> Said:
     parquet = pytest.importorskip("pyarrow.parquet")
     out = run.folder.parent / "made.parquet"
     run.run("convert", "--partial", *run.inputs, "-o", out)
-    return of_json(json.loads(parquet.read_metadata(out).metadata[b"hmb_trace.account"]))
+    found = json.loads(parquet.read_schema(out).metadata[b"hmb_trace"])
+    return of_json(found["account"])
 
 
 def by_report(run: Runner) -> Said:
