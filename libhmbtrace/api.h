@@ -818,7 +818,7 @@ struct hmb_match {
 	uint8_t begin_cpu;
 	uint8_t end_cpu;
 	uint16_t pair;
-	uint64_t uncertain; /* not 0: they stand in different pieces, and what lies between is unknown */
+	uint64_t uncertain; /* not 0: they stand in different pieces */
 };
 
 /* A begin without an end, or an end without a begin. */

@@ -127,7 +127,7 @@ def by_decode(run: Runner) -> Said:
 
 
 def by_filter(run: Runner) -> Said:
-    _, out, err = run.run("filter", "--partial", "--format", "csv", "--cpu", "0", *run.inputs)
+    _, out, err = run.run("filter", "--partial", "--format", "csv", "--cpu", "0..255", *run.inputs)
     said = of_line(err)
     return Said(said.verdict, said.lost, len(out.splitlines()) - 1)
 
@@ -180,7 +180,8 @@ def by_arrow(run: Runner) -> Said:
     parquet = pytest.importorskip("pyarrow.parquet")
     out = run.folder.parent / "made.parquet"
     run.run("convert", "--partial", *run.inputs, "-o", out)
-    return of_json(json.loads(parquet.read_metadata(out).metadata[b"hmb_trace.account"]))
+    found = json.loads(parquet.read_schema(out).metadata[b"hmb_trace"])
+    return of_json(found["account"])
 
 
 def by_report(run: Runner) -> Said:

@@ -13,7 +13,7 @@ from hmb_trace import testing
 from hmb_trace.cli import hmb_trace as group
 from hmb_trace.cli import main
 from hmb_trace.cli._options import CATALOG
-from hmb_trace.dumps.sidecar import CatalogText, Device, Sidecar, sidecar_path
+from hmb_trace.dumps.sidecar import CatalogCopy, Device, Sidecar, sidecar_path
 
 _TOML = 'name = "own"\nfirmware_build = "FW2"\n[[event]]\nopcode = 1\nname = "{}"\n'
 COMMANDS = ("decode", "filter", "stats", "sql", "view", "convert", "pack", "report", "top")
@@ -54,7 +54,7 @@ def capture(tmp_path: Path) -> Path:
         last_seq=0,
         first_ts_ns=0,
         last_ts_ns=0,
-        catalog=CatalogText(name="own", text=_TOML.format("remembered")),
+        catalog=CatalogCopy(name="own", text=_TOML.format("remembered")),
     )
     sidecar_path(path).write_bytes(sidecar.encode())
     return path

@@ -309,7 +309,7 @@ def test_an_empty_file_is_a_dump_without_records_r13(
     path.touch()
     code, _, err = call(on(path, TOOLS[name]), capfd)
     assert code == 0
-    assert err.count("\n") <= 2  # what was written, and the verdict
+    assert err.count("\n") <= 2  # what was written, and what is missing
 
 
 @pytest.mark.parametrize("name", [n for n, words in TOOLS.items() if "=" in words])

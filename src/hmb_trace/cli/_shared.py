@@ -74,6 +74,7 @@ def close(found: Account, *, strict: bool = False, quiet: bool = False) -> int:
 
     On stderr, unless nothing is missing. strict: the verdict decides the exit code.
     """
+    sys.stdout.flush()  # the data comes first, and an error of its own before any verdict
     if not quiet and found.verdict is not Verdict.WHOLE:
         note(found.line())
     return found.exit_code if strict else EXIT_OK

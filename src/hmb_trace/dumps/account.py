@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -440,7 +440,12 @@ class _Assembly:
         return made
 
     def _reasons(self, places: list[Place]) -> list[Reason]:
-        made = [_reason(place) for place in places if place.is_loss]
+        made = []
+        for place in places:
+            if place.is_loss:
+                made.append(_reason(place))
+            if place.lost and place.rejected and place.kind != "rejects":
+                made.append(replace(made[-1], kind="rejects", count=place.rejected))
         for kind, count in self._ledger.dropped.items():
             if kind not in OTHER_KINDS:
                 lost = self._ledger.dropped_lost[kind]

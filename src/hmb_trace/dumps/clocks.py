@@ -23,7 +23,7 @@ class ClockFacts:
         steps: where the clock is another, in order; None: it was not looked for.
         step_hosts: host time of each step, where it is known.
         numbers: the epoch that each step begins, where one does and has a number.
-        breaks: offsets where the account that the file brings along misses records.
+        breaks: offsets where records are missing, for reasons that no seq shows.
         selected: the file holds a selection: what its seqs skip was left out on purpose.
     """
 
@@ -48,6 +48,7 @@ def clock_facts(segment: Segment) -> ClockFacts | None:
 def _of_sidecar(known: Sidecar) -> ClockFacts:
     found = ClockFacts(known.epoch, known.first_ts_ns, known.started_ns, list(known.clock))
     found.selected = known.filtered is not None
+    found.breaks = [r.offset for r in known.reasons or () if r.offset is not None and r.count]
     if known.clock_steps is not None:
         _add_steps(
             found, [(s.offset, s.ts_before, s.ts_after, s.host_ns) for s in known.clock_steps]
@@ -124,4 +125,4 @@ def _add_account(found: ClockFacts, made: Mapping[str, Any]) -> None:
     _add_steps(found, steps)
     if found.selected:
         offsets = [_number(one.get("offset")) for one in _rows(made, "reasons")]
-        found.breaks = sorted(offset for offset in offsets if offset is not None)
+        found.breaks += [offset for offset in offsets if offset is not None]

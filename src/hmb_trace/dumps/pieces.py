@@ -17,8 +17,10 @@ import numpy.typing as npt
 from hmb_trace.dumps.batch import ClockCut, RecordBatch
 from hmb_trace.dumps.clocks import ClockFacts, clock_facts
 from hmb_trace.dumps.filewalk import CLOCK_JITTER_NS
+from hmb_trace.dumps.seams import clock_step
 from hmb_trace.dumps.segments import Segment
 from hmb_trace.dumps.walker import NO_CUTS, Walker
+from hmb_trace.layout import RECORD_HDR_SIZE
 
 _SEQS = 1 << 32
 
@@ -86,13 +88,27 @@ class PieceFinder:
         if self._last is None or not len(columns["seq"]):
             return
         seq, ts_ns, at = (int(columns[name][0]) for name in ("seq", "ts_ns", "offset"))
-        follows = (seq - self._last[0]) % _SEQS == 1
+        markers = (at - batch.base) // RECORD_HDR_SIZE  # they may have a seq of their own (R3.4)
+        follows = 1 <= (seq - self._last[0]) % _SEQS <= 1 + markers
         epoch = _is_other_epoch(self._segments[self._before], self._segments[self._index])
-        if follows and self._continues and not epoch:
+        step = not epoch and self._steps_at_seam()
+        if follows and self._continues and not epoch and not step:
             return
         self._cuts.append(np.array([at], "u8"))
-        if epoch or ts_ns + CLOCK_JITTER_NS < self._last[1]:
+        if epoch or step or ts_ns + CLOCK_JITTER_NS < self._last[1]:
             self._steps.append(ClockCut(at, self._last[1], ts_ns, epoch))
+
+    def _steps_at_seam(self) -> bool:
+        """Whether the clock pairs on both sides show that the clock was set in between."""
+        if self._before == self._index:
+            return False
+        before = clock_facts(self._segments[self._before])
+        return bool(
+            before
+            and before.pairs
+            and self._told.pairs
+            and clock_step(before.pairs[-1], self._told.pairs[0]) is not None
+        )
 
     def _back(self, batch: RecordBatch) -> list[ClockCut]:
         """Where the clock goes back by more than cores that write out of order explain."""

@@ -23,6 +23,7 @@ from hmb_trace.dumps.clocks import ClockFacts, clock_facts
 from hmb_trace.dumps.dump import Dump, Span
 from hmb_trace.dumps.kinds import Kind
 from hmb_trace.dumps.packaged import CLOCKS_KEY, Packaged
+from hmb_trace.dumps.seams import clock_step
 from hmb_trace.dumps.sidecar import ClockPair
 from hmb_trace.errors import UsageError
 from hmb_trace.units import parse_duration
@@ -111,13 +112,18 @@ class ClockPieces:
         self._pieces: list[ClockPiece] = []
         self._starts: dict[int, ClockPair] = {}  # by id of a piece
         epoch: int | None = None
+        last: ClockPair | None = None
         facts = [clock_facts(segment) for segment in dump.segments]
         for index, told in enumerate(facts):
-            if not index or (told and None not in (epoch, told.epoch) and told.epoch != epoch):
+            other = told and None not in (epoch, told.epoch) and told.epoch != epoch
+            if told and told.pairs and last and not other:
+                other = clock_step(last, told.pairs[0]) is not None
+            if not index or other:
                 self._new(told.first_ts_ns if told else None)
             self.of_segment.append([Stretch(0, self._pieces[-1])])
             if told is not None:
                 self._take(dump, index, told)
+                last = told.pairs[-1] if told.pairs else last
                 epoch = next((n for n in reversed(told.numbers) if n is not None), told.epoch)
         self.known = any(piece.pairs for piece in self._pieces)
         self.is_one = len(self._pieces) == 1 and all(facts)

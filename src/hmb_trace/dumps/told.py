@@ -39,6 +39,11 @@ class Rejects:
         told = sum(gap.rejected for gap in side.gap_list) if side else 0
         self._left = max(0, self.records - told) if self.at_hand else 0
 
+    @property
+    def left(self) -> int:
+        """Records that no gap accounts for yet."""
+        return self._left
+
     def cover(self, missing: int) -> int:
         """So many of the missing records lie in the rejects."""
         found = min(missing, self._left)
@@ -61,12 +66,12 @@ class Teller:
         if facts.side is not None:
             for reason in reasons_of(facts.side):
                 self._reason(reason)
-            self._rejects()
         told = [g for g in gaps_of(facts.side) if not self._at_begin(g.offset, g.seq_after)]
         if facts.walk is None:
             self._told_alone(told)
         else:
             self._walked(facts.walk.breaks, told)
+        self._rejects()
 
     def place(self, kind: str, **more: Any) -> None:
         """Add one place of this file."""
@@ -111,13 +116,16 @@ class Teller:
         )
 
     def _rejects(self) -> None:
-        """Bytes set aside: a place of their own only where no gap says so."""
+        """What was set aside and belongs to no gap."""
         side = self.facts.side
         if side is None or side.rejects is None or not side.rejects.entries:
             return
+        if self.rejects.at_hand and self.rejects.records and not self.rejects.left:
+            return  # the gaps say so
         more = "" if self.rejects.at_hand else "; the rejects file is gone"
         self.place(
             "rejects",
+            rejected=self.rejects.left,
             text=f"{side.rejects.records} records, {side.rejects.bytes} bytes set aside{more}",
         )
 

@@ -62,7 +62,7 @@ def of_column(values: npt.NDArray[Any]) -> Numbers:
     """A column of any number type."""
     if values.dtype.kind == "b":
         return Numbers(values.astype("i8"), limits=(0, 1))
-    if values.dtype.kind in "ui" and values.dtype.itemsize < 8:  # noqa: PLR2004 - bytes
+    if values.dtype.kind in "ui" and values.dtype.itemsize < 8:
         known = np.iinfo(values.dtype)
         return Numbers(values.astype("i8"), limits=(int(known.min), int(known.max)))
     return Numbers(values)
