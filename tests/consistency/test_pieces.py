@@ -12,7 +12,6 @@ from hmb_trace.dumps.dump import Dump, open_dumps
 from hmb_trace.dumps.walker import Walker
 from tests.consistency.captures import CAPTURES, made
 
-
 DOUBTS = ("one_seq_damaged",)
 
 

@@ -16,8 +16,8 @@ from hmb_trace.catalog.importer import from_c, from_csv, from_dump, to_toml
 from hmb_trace.catalog.model import Catalog, CatalogError, Event, Field
 from hmb_trace.cli import main
 from hmb_trace.errors import NoInputError
-from hmb_trace.query.rules import OpenTable
 from hmb_trace.query.pairing import Pairing
+from hmb_trace.query.rules import OpenTable
 from hmb_trace.testing import marker, record
 from tests.conftest import ROOT
 
