@@ -41,6 +41,8 @@ static void fill_catalog(struct catalog *catalog, const uint8_t seed[RULES * 4])
 			.text_length = seed[3] & 15,
 			.cycles_div = seed[2] & 1 ? 1 : 1000,
 			.cycles_mul = 1000,
+			.ns_div = seed[2] & 1 ? 1 : 800,
+			.ns_mul = 1000,
 		};
 		if (catalog->rules[i].kind == HMB_RULE_COMPLETE && !catalog->rules[i].duration.size)
 			catalog->rules[i].duration.size = 4;
@@ -56,7 +58,9 @@ static void begin(struct output *output, const struct catalog *catalog, uint32_t
 {
 	output->maker = (struct hmb_event_maker){
 		.rules = { catalog->index, catalog->rules, catalog->texts },
-		.open = { calloc(slots, sizeof(struct hmb_open)), slots, 0 },
+		.open = { .slots = calloc(slots, sizeof(struct hmb_open)),
+			  .size = slots,
+			  .seed = 7 },
 		.clock_mhz = 1500,
 		.encoding = encoding,
 	};
@@ -65,8 +69,11 @@ static void begin(struct output *output, const struct catalog *catalog, uint32_t
 
 static void grow(struct hmb_open_table *table)
 {
-	struct hmb_open_table bigger = { calloc(table->size * 2, sizeof(struct hmb_open)),
-					 table->size * 2, 0 };
+	struct hmb_open_table bigger = *table;
+
+	bigger.slots = calloc(table->size * 2, sizeof(struct hmb_open));
+	bigger.size = table->size * 2;
+	bigger.used = 0;
 
 	CHECK_EQUAL(hmb_open_rehash(table, &bigger, 0), 0);
 	CHECK_EQUAL(bigger.used, table->used);
