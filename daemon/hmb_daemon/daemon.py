@@ -22,7 +22,7 @@ from hmb_daemon.collecting import choice, waiting
 from hmb_daemon.collecting import start as capture
 from hmb_daemon.collecting.supervisor import NOTED, Event, State, Supervisor
 from hmb_daemon.host import log, signals
-from hmb_daemon.host.control_socket import ControlSocket
+from hmb_daemon.host.control_socket import ControlSocket, LaterAnswer
 from hmb_daemon.host.notify import Notifier
 from hmb_daemon.host.signals import Signals, Waker
 from hmb_daemon.host.workers import Worker
@@ -113,6 +113,7 @@ class Daemon:
         self._left_in_ring = 0
         self._started = time.monotonic()
         self._control: ControlSocket | None = None
+        self._waiting: list[tuple[Request, Callable[[dict[str, Any]], None]]] = []
         self._metrics: Any = None
         self._sealer: orphans.Sealer | None = None
         self._recovery: Worker | None = None
@@ -392,6 +393,7 @@ class Daemon:
     def _watch(self) -> None:
         """Helpers that died, guards that somebody removed, a stop that takes too long."""
         self._check_grace()
+        self._answer_waiting()
         if self._output.is_set and self._supervisor.state is not State.STOPPING:
             self._housekeeper.watch()
         for part in (self._control, self._metrics, self._recovery):
@@ -570,8 +572,8 @@ class Daemon:
         actions: dict[str, Callable[[], dict[str, Any] | object]] = {
             "status": lambda: {"status": self.status()},
             "events": lambda: {"events": log.recent()},
-            "rotate": lambda: self._writer.request(Request(Cause.ROTATE_REQUEST)),
-            "snapshot": lambda: self._writer.request(Request(Cause.SNAPSHOT)),
+            "rotate": lambda: self._seal_for(Cause.ROTATE_REQUEST, request),
+            "snapshot": lambda: self._seal_for(Cause.SNAPSHOT, request),
             "stop": lambda: self._ask_stop(Cause.STOP),
             "reload": self._do_reload,
             "replace-collector": self._replace_collector,
@@ -587,6 +589,19 @@ class Daemon:
         unread_s = self._collector.replace()
         self.log.info("collector-replaced", unread_us=round(unread_s * 1e6))
         return {"unread_s": unread_s, "collector": self._collector.about()}
+
+    def _seal_for(self, cause: Cause, request: dict[str, Any]) -> dict[str, Any]:
+        """Seal what is open; with "wait": true the answer names what was sealed, once it is."""
+        asked = self._writer.request(Request(cause))
+        if request.get("wait") is True:
+            raise LaterAnswer(lambda deliver: self._waiting.append((asked, deliver)))
+        return {}
+
+    def _answer_waiting(self) -> None:
+        done = [waiting for waiting in self._waiting if waiting[0].done.is_set()]
+        self._waiting = [waiting for waiting in self._waiting if waiting not in done]
+        for asked, deliver in done:
+            deliver({"ok": True, "segment": asked.segment or None})
 
     def _set_log_level(self, level: object) -> None:
         if level not in list(LogLevel):

@@ -59,7 +59,7 @@ PLACES = (
     Place("rename", ".bin$", Step.RENAME),
     Place("fsync", "/out$", Step.SYNC_DIRECTORY),
     Place("unlink", ".events.part", Step.RENAME),
-    Place("unlink", ".json$", Step.DELETE, ("EIO", "EROFS", "ESTALE")),
+    Place("unlink", "Z.json$", Step.DELETE, ("EIO", "EROFS", "ESTALE")),
     Place("open", ".zst.tmp", Step.COMPRESS, ("EIO", "ENOSPC", "EMFILE", "EROFS")),
     Place("write", ".zst.tmp", Step.COMPRESS, ("EIO", "ENOSPC", "EFBIG")),
     Place("fsync", ".zst.tmp", Step.COMPRESS, ("EIO", "ENOSPC")),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -379,6 +380,43 @@ def test_a_control_socket_that_cannot_be_made_does_not_end_the_capture(rig: Rig)
     wait_until(lambda: logged(daemon, "control-unavailable"), "the refusal")
     stop(daemon)
     assert summary(daemon)["records"] == 500
+
+
+def test_a_rotation_is_answered_with_the_segment_that_it_sealed(rig: Rig) -> None:
+    build(rig)
+    daemon = rig.daemon("--control", rig.folder / "s")
+    wait_until(lambda: logged(daemon, "segment-open"), "a segment")
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(20)
+        link.connect(str(rig.folder / "s"))
+        answers = link.makefile("rb")
+        said = []
+        for _ in range(2):
+            link.sendall(b'{"cmd": "rotate", "wait": true}\n')
+            said.append(json.loads(answers.readline()))
+    (dump,) = segments(rig.out)
+    assert said == [{"ok": True, "segment": dump.name}, {"ok": True, "segment": None}]
+    stop(daemon)
+
+
+def test_seventeen_links_do_not_end_the_daemon(rig: Rig) -> None:
+    """The oldest link is dropped while its readiness is on the way."""
+    build(rig)
+    daemon = rig.daemon("--control", rig.folder / "s")
+    wait_until((rig.folder / "s").exists, "the socket")
+    links = [socket.socket(socket.AF_UNIX) for _ in range(17)]
+    for link in links[:16]:
+        link.connect(str(rig.folder / "s"))
+        link.sendall(b'{"cmd": "status"}\n' * 3)
+    links[16].connect(str(rig.folder / "s"))
+    with contextlib.suppress(OSError):
+        links[0].sendall(b'{"cmd": "status"}\n')
+    links[16].sendall(b'{"cmd": "status"}\n')
+    links[16].settimeout(20)
+    assert json.loads(links[16].makefile("rb").readline())["ok"]
+    for link in links:
+        link.close()
+    stop(daemon)
 
 
 def test_catalog_goes_into_every_sidecar(rig: Rig) -> None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control socket: a Unix stream socket, one JSON object a line each way.
 
-Requests: {"cmd": "status"}, "events" (the last entries of the log), "rotate", "snapshot",
+Requests: {"cmd": "status"}, "events" (the last entries of the log), "rotate", "snapshot"
+(with "wait": true answered once it is sealed, with the segment's name or null),
 "reload", "stop", {"cmd": "log-level", "level": "debug"}.  Answers: {"ok": true, ...} or
 {"ok": false, "error": "..."}.  All of it runs on the main thread's selector.
 """

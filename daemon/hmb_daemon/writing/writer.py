@@ -112,7 +112,7 @@ class Writer(threading.Thread):
         self._scanned = self.state.journal_tail
         self._marks = Places()
         self._worth = False
-        self._last_sealed = ""
+        self._last_sealed = ("", "")  # segment, cause
         self._odd_since = 0
         self._arrived = 0  # when the bytes came that the last round took
         self._last_look = 0
@@ -226,7 +226,9 @@ class Writer(threading.Thread):
 
     def _answer(self, request: Request) -> bool:
         self._requests.popleft()
-        request.segment, self._last_sealed = self._last_sealed, ""
+        segment, cause = self._last_sealed
+        request.segment = segment if cause == request.cause.text else ""
+        self._last_sealed = ("", "")
         request.done.set()
         self._changed()
         return request.last
@@ -504,7 +506,7 @@ class Writer(threading.Thread):
         point("seal-done")
         self.sealed_count += 1
         if side is not None:
-            self._last_sealed = side.segment
+            self._last_sealed = (side.segment, side.cause)
             self._log.info(
                 "segment-sealed",
                 segment=side.segment,
