@@ -368,6 +368,7 @@ int serve(struct hmb_collector *c, struct place *place, struct source *source,
 		s.live->taken_ns = monotonic_ns();
 	if (start_threads(&s))
 		fail(EXIT_IO, "cannot start a thread; raise the limit on tasks (ulimit -u)");
+	sandbox_keep_memory();
 	sandbox_enter();
 	while (!s.leaving || (!s.gone && running(&s)))
 		turn(&s);
