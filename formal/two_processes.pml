@@ -70,7 +70,8 @@ proctype collector(byte me; bit takes_over) {
 		fi;
 		successor = (successor == me -> 0 : successor);
 		do
-		:: head != mine && LAST.data_head - data_tail < SPOOL ->
+		:: tail != mine -> mine = tail /* not ours any more: a new epoch */
+		:: tail == mine && head != mine && LAST.data_head - data_tail < SPOOL ->
 			data[LAST.data_head % SPOOL] = cell[mine % RING];
 			d_step {
 				OTHER.data_head = LAST.data_head + 1;
@@ -78,7 +79,7 @@ proctype collector(byte me; bit takes_over) {
 			}
 			current = 1 - current;
 			store_tail(mine + 1)
-		:: want_handover && successor != 0 && successor != me ->
+		:: tail == mine && want_handover && successor != 0 && successor != me ->
 			want_handover = 0;
 			lock = 0;
 			gone = successor;

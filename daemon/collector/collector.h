@@ -94,7 +94,9 @@ int serve(struct hmb_collector *c, struct place *place, struct source *source,
 
 /* From here on only what collecting needs: no file is opened, no program started. */
 void sandbox_enter(void);
-/* Ask for a place before others, and for memory that is not paged out, as far as we may. */
+/* Ask for a place before others, as far as we may. */
 void sandbox_prefer(void);
+/* Ask for what is mapped by now not to be paged out. */
+void sandbox_keep_memory(void);
 
 #endif

@@ -310,6 +310,7 @@ int main(int argc, char **argv)
 
 	umask(077);
 	read_options(&settings, argc, argv);
+	sandbox_prefer();
 	/* The ring's lock last: firmware may begin as soon as somebody holds it. */
 	source_open(&source, &settings);
 	place_open(&place, &settings, &source);

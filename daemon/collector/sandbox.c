@@ -84,7 +84,11 @@ void sandbox_enter(void)
 
 void sandbox_prefer(void)
 {
-	setpriority(PRIO_PROCESS, 0, PREFERRED_NICE);
+	setpriority(PRIO_PROCESS, 0, PREFERRED_NICE); /* threads that begin later have it too */
+}
+
+void sandbox_keep_memory(void)
+{
 	/* Where RLIMIT_MEMLOCK is smaller than ring and spool this fails, and the pages stay anyway. */
 	mlockall(MCL_CURRENT | MCL_ONFAULT);
 }

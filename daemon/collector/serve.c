@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -81,6 +82,7 @@ static void *reserve(void *argument)
 {
 	struct server *s = argument;
 
+	setpriority(PRIO_PROCESS, 0, 0); /* this thread alone: it works ahead, and can wait */
 	say_begun(s, "hmb-reserve");
 	place_reserve(s->place, &s->c->spool, &s->stop_reserving);
 	return NULL;
@@ -366,7 +368,7 @@ int serve(struct hmb_collector *c, struct place *place, struct source *source,
 		s.live->taken_ns = monotonic_ns();
 	if (start_threads(&s))
 		fail(EXIT_IO, "cannot start a thread; raise the limit on tasks (ulimit -u)");
-	sandbox_prefer();
+	sandbox_keep_memory();
 	sandbox_enter();
 	while (!s.leaving || (!s.gone && running(&s)))
 		turn(&s);

@@ -63,6 +63,33 @@ MUTANTS = {
 }
 
 
+TWO = ROOT / "formal" / "two_processes.pml"
+TWO_NAMES = ("RECORDS", "KILLS", "CRASHES", "HANDOVERS")
+# of formal/two_processes.pml, with the bounds that show it
+TWO_MUTANTS = {
+    "a successor goes on without a look at tail": (
+        ":: takes_over && tail == LAST.after -> mine",
+        ":: takes_over -> mine",
+        (2, 1, 0, 1),
+    ),
+    "what stands in ring and spool is taken again": (
+        "tail == LAST.before -> store_tail(LAST.after)",
+        "tail == LAST.before -> mine = tail",
+        (2, 1, 0, 0),
+    ),
+    "a collector does not ask for the lock": (
+        ":: lock == 0 -> lock = me\n\t\t\t:: lock != 0 -> goto over",
+        ":: true -> lock = me\n\t\t\t:: lock == 99 -> goto over",
+        (2, 0, 0, 1),
+    ),
+    "the daemon frees before it writes": (
+        "file[data_tail] = data[data_tail % SPOOL];\n\t\t\tdata_tail++",
+        "data_tail++;\n\t\t\tfile[data_tail - 1] = data[(data_tail - 1) % SPOOL]",
+        (2, 0, 1, 0),
+    ),
+}
+
+
 def run(folder: Path, *command: str) -> str:
     done = subprocess.run(
         command, cwd=folder, check=False, capture_output=True, text=True, timeout=600
@@ -72,11 +99,16 @@ def run(folder: Path, *command: str) -> str:
     return text
 
 
-def verify(folder: Path, text: str, bounds: Bounds, optimise: str = "-O2") -> str:
+def verify(
+    folder: Path,
+    text: str,
+    bounds: tuple[int, ...],
+    optimise: str = "-O2",
+    names: tuple[str, ...] = ("RECORDS", "CRASHES", "RESETS"),
+) -> str:
     """The verifier's report about this model under these bounds."""
     spin, gcc = require_program("spin"), require_program("gcc")
     (folder / "spool.pml").write_text(text)
-    names = ("RECORDS", "CRASHES", "RESETS")
     defines = [f"-D{name}={value}" for name, value in zip(names, bounds, strict=True)]
     said = run(folder, spin, *defines, "-a", "spool.pml")
     assert "Error" not in said, said
@@ -111,5 +143,27 @@ def test_spin_catches_the_mutant(tmp_path: Path, name: str) -> None:
     assert "assertion violated" in report, report
 
 
-def test_model_stays_short() -> None:
-    assert len(MODEL.read_text().splitlines()) < 150
+@pytest.mark.parametrize("bounds", [(2, 1, 0, 1), (2, 0, 1, 1)], ids=str)
+def test_two_processes_hold_exactly_once(tmp_path: Path, bounds: tuple[int, ...]) -> None:
+    """Adoption, hand-over, and a death of either process at any step."""
+    expect_proof(verify(tmp_path, TWO.read_text(), bounds, names=TWO_NAMES))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("bounds", [(2, 1, 1, 1), (3, 1, 0, 1), (2, 2, 0, 1)], ids=str)
+def test_two_processes_hold_in_a_larger_space(tmp_path: Path, bounds: tuple[int, ...]) -> None:
+    expect_proof(verify(tmp_path, TWO.read_text(), bounds, names=TWO_NAMES))
+
+
+@pytest.mark.parametrize("name", TWO_MUTANTS)
+def test_spin_catches_the_mutant_of_two_processes(tmp_path: Path, name: str) -> None:
+    found, put, bounds = TWO_MUTANTS[name]
+    text = TWO.read_text()
+    assert text.count(found) == 1, f"the model no longer says {found!r} once: adapt the table"
+    report = verify(tmp_path, text.replace(found, put), bounds, "-O0", TWO_NAMES)
+    assert "assertion violated" in report, report
+
+
+def test_models_stay_short() -> None:
+    for model in (MODEL, TWO):
+        assert len(model.read_text().splitlines()) < 150

@@ -117,7 +117,6 @@ class CollectorProcess(Collector):
         self.c = ffi.addressof(self._live.shown)
         self.adopted = True
         self._told = False
-        self._watch()
         return True
 
     def _command(self, *more: str) -> list[str]:
@@ -191,7 +190,12 @@ class CollectorProcess(Collector):
             CannotStartError: no process is to be had; it may be tried again.
         """
         if self.adopted and self._live.state == lib.HMB_LIVE_RUNNING and not self._told:
-            return
+            if bool(self._live.shown.once) == bool(self._options.once):
+                self._watch()
+                return
+            self._told = True  # the end that comes now is ours
+            self._ask(lib.HMB_LIVE_STOP)
+            lib.hmb_live_wait(self._state_word, lib.HMB_LIVE_RUNNING, _ASK_NS)
         if self._peer is None:
             self._begin("--resume", "--paused")
         self._live.once, self._live.keep_frozen = self._options.once, self._options.keep_frozen

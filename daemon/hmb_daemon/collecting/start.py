@@ -185,12 +185,20 @@ class Opener:
         if leftover.unbound:  # a collector that began before any daemon was there
             leftover.bind(wanted)
             self._number(leftover, collector)
-        elif not leftover.manifest().fits(wanted) or not self._speaks(leftover):
+        elif not leftover.manifest().fits(wanted) or not self._speaks(leftover, collector):
             raise CannotAdoptError(leftover)
         return self._resume(leftover, collector)
 
-    def _speaks(self, leftover: Spool) -> bool:
-        return bool(lib.hmb_spool_live(leftover.c).layout == lib.hmb_live_layout())
+    def _speaks(self, leftover: Spool, collector: Any) -> bool:
+        """Whether it is of our version and judges records as we are told to."""
+        live = lib.hmb_spool_live(leftover.c)
+        if live.layout != lib.hmb_live_layout():
+            return False
+        theirs, ours = live.shown.options, collector.options
+        return bool(
+            theirs.keep_unknown_flags == ours.keep_unknown_flags
+            and theirs.stop_on_corrupt == ours.stop_on_corrupt
+        )
 
     def _go_on(self, leftover: Spool) -> tuple[Spool, Any]:
         """Resume a leftover.
