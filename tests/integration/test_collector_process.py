@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes: the daemon may die, be replaced, restarted; the collector goes on (exactly once)."""
+"""Two processes: the daemon may die and be restarted; the collector goes on (exactly once)."""
 
 from __future__ import annotations
 
