@@ -40,6 +40,11 @@ int place_lock(const struct place *place)
 	return lock_byte(place->fd, hmb_live_collector_lock(), F_OFD_SETLK, F_WRLCK);
 }
 
+void place_unlock(const struct place *place)
+{
+	lock_byte(place->fd, hmb_live_collector_lock(), F_OFD_SETLK, F_UNLCK);
+}
+
 int place_has_writer(const struct place *place)
 {
 	return lock_byte(place->fd, hmb_live_writer_lock(), F_OFD_GETLK, F_WRLCK) == 1;
