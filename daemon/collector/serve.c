@@ -254,7 +254,9 @@ static void look_after_daemon(struct server *s)
 	}
 	if (!live->orphan_since_ns)
 		live->orphan_since_ns = now;
-	if (s->linger_ns && now - live->orphan_since_ns >= s->linger_ns) {
+	if (place_is_lost(s->place))
+		leave(s, NOW);
+	else if (s->linger_ns && now - live->orphan_since_ns >= s->linger_ns) {
 		leave(s, DRAIN);
 	} else if (!running(s) && !s->leaving) {
 		decide_alone(s);
