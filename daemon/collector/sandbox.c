@@ -50,6 +50,7 @@ static struct sock_filter program[] = {
 	/* the spool, and buffers for a look at what is taken again */
 	ALLOW(fstat),
 	ALLOW(fallocate),
+	ALLOW(setpriority),
 	ALLOW(madvise),
 	ALLOW(munmap),
 	ALLOW(mremap),
