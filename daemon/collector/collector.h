@@ -87,6 +87,8 @@ int place_lock(const struct place *place);
 void place_unlock(const struct place *place);
 /* Whether a daemon holds the writer's side. */
 int place_has_writer(const struct place *place);
+/* Whether somebody has deleted it: no daemon will ever find what it holds. */
+int place_is_lost(const struct place *place);
 /* Reserve what is missing and touch all of it, piece by piece, until *stop. */
 void place_reserve(struct place *place, struct hmb_spool *collectors, const uint32_t *stop);
 

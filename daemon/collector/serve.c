@@ -8,7 +8,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -85,7 +84,6 @@ static void *reserve(void *argument)
 {
 	struct server *s = argument;
 
-	setpriority(PRIO_PROCESS, 0, 0); /* this thread alone: it works ahead, and can wait */
 	say_begun(s, "hmb-reserve");
 	place_reserve(s->place, &s->c->spool, &s->stop_reserving);
 	return NULL;
@@ -254,7 +252,9 @@ static void look_after_daemon(struct server *s)
 	}
 	if (!live->orphan_since_ns)
 		live->orphan_since_ns = now;
-	if (s->linger_ns && now - live->orphan_since_ns >= s->linger_ns) {
+	if (place_is_lost(s->place))
+		leave(s, NOW);
+	else if (s->linger_ns && now - live->orphan_since_ns >= s->linger_ns) {
 		leave(s, DRAIN);
 	} else if (!running(s) && !s->leaving) {
 		decide_alone(s);
