@@ -209,6 +209,7 @@ def test_dump_by_info(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(out)
     assert {key: found[key] for key in want["info"]} == want["info"]
     assert found["fnv64"] == want["fnv64"]
+    assert found["glitches"] == want["glitches"]
     assert code == (InvalidDataError.exit_code if want["error"] else 0)
     if want["error"]:
         assert found["offset"] == want["error"]["offset"]

@@ -49,6 +49,7 @@ class Truth:
     paths: tuple[Path, ...] = ()
     epochs: int = 1
     steps: int = 0
+    glitches: int = 0
     torn: bool = False  # reading it ends with exit code 65
 
 
@@ -321,7 +322,7 @@ def duplicates_and_resets(folder: Path) -> Truth:
 def one_seq_damaged(folder: Path) -> Truth:
     made = Set(folder)
     made.add([0, 1, 2, 77, 4, 5], told=False, ts=lambda seq: 5000, glitches=1)
-    return Truth("whole")
+    return Truth("whole", glitches=1)
 
 
 @capture
@@ -383,6 +384,14 @@ def rejects_only(folder: Path) -> Truth:
     path = made.add([0, 1, 4, 5], told=False)
     retell(path, rejects=made.reject(path, 2))
     return Truth("damaged", 0, known("rejects"))
+
+
+@capture
+def one_seq_damaged_amid_rejects(folder: Path) -> Truth:
+    made = Set(folder)
+    path = made.add([0, 1, 77, 4, 5], told=False, ts=lambda seq: 5000, glitches=1)
+    retell(path, rejects=made.reject(path, 1))
+    return Truth("damaged", 0, known("rejects"), glitches=1)
 
 
 @capture

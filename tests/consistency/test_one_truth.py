@@ -34,6 +34,7 @@ class Said:
     kinds: frozenset[str] | None = None
     epochs: int | None = None
     steps: int | None = None
+    glitches: int | None = None
 
 
 class Runner:
@@ -60,6 +61,7 @@ def of_json(found: dict[str, Any]) -> Said:
         frozenset(r["kind"] for r in found["reasons"]),
         len(found["epochs"]),
         len(found["clock_steps"]),
+        found["glitches"],
     )
 
 
@@ -232,6 +234,8 @@ def test_one_truth_r15(command: Callable[[Runner], Said], runner: Runner) -> Non
         assert truth.kinds <= said.kinds
     if said.epochs is not None:
         assert (said.epochs, said.steps) == (truth.epochs, truth.steps)
+    if said.glitches is not None:
+        assert said.glitches == truth.glitches
     if said.records is not None:
         assert said.records == accounts.account(open_dumps(runner.inputs), deep=True).records
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hmb_trace import testing
 from hmb_trace.dumps.dump import DumpError, open_dump
+from hmb_trace.dumps.sidecar import Device, RejectsSummary, Sidecar
 from hmb_trace.dumps.walker import BreakKind, Walker
 from tests.oracle.dump import Account, read_dump
 
@@ -52,15 +53,24 @@ def dumps(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
+def beside(known_rejects: int) -> Sidecar:
+    """A sidecar that tells of so many rejected bytes."""
+    told = RejectsSummary(file="x.rejects", entries=1, records=0, bytes=known_rejects)
+    return Sidecar(
+        segment="x.bin", number=1, label="x", device=Device(path="x"), bytes=0, rejects=told
+    )
+
+
 def walk(
     data: bytes, max_bytes: int, known_rejects: int
 ) -> tuple[list[tuple[int, ...]], Walker, DumpError | None]:
     walker = Walker(keep_breaks=True)
-    walker.c.rejected_bytes = known_rejects
     rows: list[tuple[int, ...]] = []
     error = None
     try:
-        for batch in open_dump(io.BytesIO(data)).batches(max_bytes, walker=walker):
+        dump = open_dump(io.BytesIO(data))
+        vars(dump.segments[0])["sidecar"] = beside(known_rejects)
+        for batch in dump.batches(max_bytes, walker=walker):
             columns = (batch.offset, batch.seq, batch.ts_ns, batch.opcode, batch.cpu, batch.flags)
             rows += zip(*(c.tolist() for c in columns), batch.payload_len.tolist(), strict=True)
             for row in range(len(batch)):

@@ -223,7 +223,9 @@ class Dump:
         index = span.segment
         segment = self.segments[index]
         continues = index > 0 and not span.begin and segment.continues(self.segments[index - 1])
-        wanted.walker.begin_segment(index, span.begin, continues=continues)
+        wanted.walker.begin_segment(
+            index, span.begin, continues=continues, rejected_bytes=segment.rejected_bytes
+        )
         pieces.begin(index, span.begin, wanted.walker, continues=continues)
         whole = not span.begin and span.end is None
         source = segment.open()

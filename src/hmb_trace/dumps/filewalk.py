@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hmb_trace._core import ffi
+from hmb_trace.dumps.steps_back import StepBack, columns_of, steps_back
 from hmb_trace.dumps.walker import BREAK_DTYPE, Bytes, Tally, Walked, Walker, settled
-
-CLOCK_JITTER_NS = 1_000_000
-"""Cores write a little out of order: only a larger step back of ts_ns is one of the clock."""
 
 NO_BREAKS = np.empty(0, BREAK_DTYPE)
 _SUMS = frozenset(
@@ -32,15 +30,6 @@ _SUMS = frozenset(
 )
 _FIRST = frozenset(("first_seq", "first_ts_ns"))
 _LAST = frozenset(("last_record_seq", "last_ts_ns"))
-
-
-@dataclass(frozen=True, slots=True)
-class StepBack:
-    """A record earlier than the one before it by more than CLOCK_JITTER_NS."""
-
-    offset: int
-    ts_before: int
-    ts_after: int
 
 
 @dataclass(slots=True)
@@ -89,11 +78,14 @@ class FileWalker(Walker):
             return max(int(c.max_ts_ns) for c in used)
         return int(getattr(self.c, name))
 
-    def begin_segment(self, segment: int, offset: int, *, continues: bool) -> None:
+    def begin_segment(
+        self, segment: int, offset: int, *, continues: bool, rejected_bytes: int = 0
+    ) -> None:
         if self._open:
             self.end_segment(whole=False, fault=None)  # the pass before was given up
         self.c = ffi.new("struct hmb_walk *")
         self.c.offset = offset
+        self.c.rejected_bytes = rejected_bytes
         self.segment = segment
         self._pieces = []
         self._open = True
@@ -122,29 +114,11 @@ class FileWalker(Walker):
         steps_before = self.c.clock_steps_back
         found = super().walk(data, columns=columns, markers=markers)
         if self.c.clock_steps_back != steps_before:
-            seen = found.columns if columns and not markers else _columns(data, begin)
-            self.files[-1].steps += _steps_back(seen, last_ts)
+            seen = found.columns if columns and not markers else columns_of(data, begin)
+            self.files[-1].steps += steps_back(seen, last_ts)
         return found
 
     def _take_breaks(self, breaks: Any) -> None:
         if breaks.len:
             self._pieces.append(self._items[: breaks.len].copy())
             breaks.len = 0
-
-
-def _columns(data: Bytes, begin: int) -> dict[str, npt.NDArray[Any]]:
-    walker = Walker()
-    walker.begin_segment(0, begin, continues=False)
-    return walker.walk(data, columns=True).columns
-
-
-def _steps_back(columns: dict[str, npt.NDArray[Any]], last_ts: int | None) -> list[StepBack]:
-    times = columns["ts_ns"]
-    before = np.concatenate(
-        [np.array([times[0] if last_ts is None else last_ts], "u8"), times[:-1]]
-    )
-    rows = np.flatnonzero((times < before) & (before - times > CLOCK_JITTER_NS))
-    return [
-        StepBack(int(columns["offset"][row]), int(before[row]), int(times[row]))
-        for row in rows.tolist()
-    ]

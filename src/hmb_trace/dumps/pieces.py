@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from hmb_trace.dumps.batch import ClockCut, RecordBatch
 from hmb_trace.dumps.clocks import ClockFacts, clock_facts
-from hmb_trace.dumps.filewalk import CLOCK_JITTER_NS
 from hmb_trace.dumps.seams import clock_step
 from hmb_trace.dumps.segments import Segment
+from hmb_trace.dumps.steps_back import CLOCK_JITTER_NS, columns_of, steps_back
 from hmb_trace.dumps.walker import NO_CUTS, Walker
 from hmb_trace.layout import RECORD_HDR_SIZE
 
@@ -84,7 +84,7 @@ class PieceFinder:
     def _seam(self, batch: RecordBatch) -> None:
         """The first record of a file, or of a part of one, against the last one read."""
         self._fresh = False
-        columns = _columns(batch, 1 << 16)
+        columns = columns_of(batch.buffer[: 1 << 16], batch.base)
         if self._last is None or not len(columns["seq"]):
             return
         seq, ts_ns, at = (int(columns[name][0]) for name in ("seq", "ts_ns", "offset"))
@@ -113,24 +113,12 @@ class PieceFinder:
     def _back(self, batch: RecordBatch) -> list[ClockCut]:
         """Where the clock goes back by more than cores that write out of order explain."""
         columns: dict[str, npt.NDArray[Any]] = (
-            {"offset": batch.offset, "ts_ns": batch.ts_ns} if len(batch) else _columns(batch)
+            {"offset": batch.offset, "ts_ns": batch.ts_ns}
+            if len(batch)
+            else columns_of(batch.buffer, batch.base)
         )
-        times = columns["ts_ns"]
-        if not len(times):
-            return []
-        first = times[:1] if self._last is None else np.array([self._last[1]], "u8")
-        before = np.concatenate([first, times[:-1]])
-        rows = np.flatnonzero((times < before) & (before - times > CLOCK_JITTER_NS))
-        return [
-            ClockCut(int(columns["offset"][row]), int(before[row]), int(times[row]), False)
-            for row in rows.tolist()
-        ]
-
-
-def _columns(batch: RecordBatch, most: int | None = None) -> dict[str, npt.NDArray[Any]]:
-    walker = Walker()
-    walker.begin_segment(0, batch.base, continues=False)
-    return walker.walk(batch.buffer[:most], columns=True).columns
+        found = steps_back(columns, self._last[1] if self._last else None)
+        return [ClockCut(step.offset, step.ts_before, step.ts_after, False) for step in found]
 
 
 def _is_other_epoch(before: Segment, after: Segment) -> bool:

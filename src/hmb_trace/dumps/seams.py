@@ -13,9 +13,9 @@ from typing import Any
 
 from hmb_trace._core import ffi
 from hmb_trace.dumps.facts import Facts, gaps_at_begin, is_at_begin, notes_of
-from hmb_trace.dumps.filewalk import CLOCK_JITTER_NS
 from hmb_trace.dumps.places import DUPLICATE, RESET
 from hmb_trace.dumps.sidecar import ClockPair
+from hmb_trace.dumps.steps_back import CLOCK_JITTER_NS
 from hmb_trace.dumps.told import Teller
 from hmb_trace.dumps.walker import Walker
 from hmb_trace.errors import HmbTraceError

@@ -57,6 +57,12 @@ class Segment:
         """The sidecar, where there is a good one."""
         return self.sidecar if isinstance(self.sidecar, Sidecar) else None
 
+    @property
+    def rejected_bytes(self) -> int:
+        """Bytes that its capture set aside, which may have been records (R12)."""
+        side = self.known
+        return side.rejects.bytes if side and side.rejects else 0
+
     @cached_property
     def packaged(self) -> Packaged | None:
         """Where the dump lies in a .pccx, and what its header says; None: it is none.

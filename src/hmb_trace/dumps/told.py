@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from hmb_trace.dumps.facts import Facts, is_at_begin, notes_of, rejects_gone
@@ -14,7 +12,11 @@ from hmb_trace.dumps.places import DUPLICATE, GLITCH, RESET, Ledger, Place
 from hmb_trace.dumps.sidecar import Gap, Reason, Sidecar
 from hmb_trace.dumps.walker import BreakKind
 
-_KINDS = {BreakKind.DUPLICATE: DUPLICATE, BreakKind.RESET: RESET}
+_KINDS = {
+    BreakKind.DUPLICATE: DUPLICATE,
+    BreakKind.RESET: RESET,
+    BreakKind.GLITCH: GLITCH,
+}
 _SEQ = 1 << 32
 _CAUSES = {
     "host-died": "the host died while the segment was written",
@@ -153,9 +155,9 @@ class Teller:
         if side is not None and side.filtered:
             return self._told_alone(told)
         last = -1
-        for item in self._without_glitches(breaks):
+        for item in breaks:
             if item["kind"] != BreakKind.GAP:
-                self.place(_KINDS[BreakKind(int(item["kind"]))], **_where(item))
+                self._oddity(BreakKind(int(item["kind"])), item)
                 continue
             offset = int(item["offset"])
             here = [gap for gap in told if last < gap.offset <= offset]
@@ -179,33 +181,10 @@ class Teller:
         if rest > covered:
             self.place("unexplained", lost=rest - covered, **_where(item))
 
-    def _without_glitches(self, breaks: npt.NDArray[Any]) -> Iterator[Any]:
-        """Breaks, without those that one damaged seq field makes (SPEC R12)."""
-        skip = glitch_rows(breaks, self.rejects.records if self.rejects.at_hand else 0)
-        for row, item in enumerate(breaks):
-            if row in skip:
-                self.glitches += 1
-                where = _where(item)
-                self.place(GLITCH, **where)
-            elif row - 1 not in skip:
-                yield item
-
-
-def glitch_rows(breaks: npt.NDArray[Any], rejected: int) -> frozenset[int]:
-    """Rows whose record has a damaged seq and nothing else: the row after goes with it.
-
-    rejected: records that may have been rejected around it.
-    """
-    if len(breaks) < 2:
-        return frozenset()
-    alone = breaks["seq_after"][:-1] == breaks["seq_before"][1:]
-    over = breaks["seq_after"][1:] - breaks["seq_before"][:-1]  # uint32: wraps as seq does
-    rows = np.flatnonzero(alone & (over >= 2) & (over <= 2 + rejected)).tolist()
-    found: set[int] = set()
-    for row in rows:
-        if row - 1 not in found:
-            found.add(row)
-    return frozenset(found)
+    def _oddity(self, kind: BreakKind, item: Any) -> None:
+        """A break where nothing is missing."""
+        self.glitches += kind is BreakKind.GLITCH
+        self.place(_KINDS[kind], **_where(item))
 
 
 def _where(item: Any) -> dict[str, int]:

@@ -114,19 +114,20 @@ def byte_pointer(data: Bytes) -> Any:
 
 
 def settled(breaks: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Breaks without those that a later record took back (R12: only a seq field was damaged)."""
+    """Breaks without those that turned out to be glitches (R12); the glitch itself stays."""
     glitches = breaks["kind"] == BreakKind.GLITCH
     if not glitches.any():
         return breaks
     taken_back = np.isin(breaks["offset"], breaks["offset"][glitches])
-    found: npt.NDArray[Any] = breaks[~taken_back]
+    found: npt.NDArray[Any] = breaks[glitches | ~taken_back]
     return found
 
 
 def _cuts_of(breaks: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """Where a piece begins: a duplicate ends none."""
+    """Where a piece begins: a duplicate ends none, nor does a damaged seq."""
     kept = settled(breaks)
-    found: npt.NDArray[np.uint64] = kept["offset"][kept["kind"] != BreakKind.DUPLICATE]
+    ends_none = np.isin(kept["kind"], (BreakKind.DUPLICATE, BreakKind.GLITCH))
+    found: npt.NDArray[np.uint64] = kept["offset"][~ends_none]
     return found
 
 
@@ -174,12 +175,16 @@ class Walker:
         value: int = getattr(self.c, name)
         return value
 
-    def begin_segment(self, segment: int, offset: int, *, continues: bool) -> None:
+    def begin_segment(
+        self, segment: int, offset: int, *, continues: bool, rejected_bytes: int = 0
+    ) -> None:
         """The next bytes are those at `offset` of file number `segment`.
 
         continues: whether its sequence goes on from the file before.
+        rejected_bytes: that were set aside from this file and may have been records (R12).
         """
         self.segment = segment
+        self.c.rejected_bytes = rejected_bytes
         self.marks.append((segment, self.c.gaps, self.c.lost))
         self.c.offset = offset
         if not continues:
