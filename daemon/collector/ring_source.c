@@ -45,7 +45,7 @@ static int open_path(const struct settings *settings)
 static uint64_t region_of(const struct source *source, const struct stat *status,
 			  const struct settings *settings)
 {
-	struct nvme_hmb_trace_info info;
+	struct nvme_hmb_trace_info info = { .size = sizeof(info) };
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 
 	if (!source->is_device)

@@ -14,6 +14,7 @@ from pathlib import Path
 import hmb_kmod_shim as shim
 import pytest
 
+from hmb_trace._core import ffi
 from hmb_trace.errors import (
     BusyError,
     HmbTraceError,
@@ -232,7 +233,7 @@ def test_reattach_r6_maps_a_ring_that_came_back_larger(
         return shim.Info(1, sizes["ring"], 64, sizes["ring"] + 64)
 
     def map_region(fd: int, info: shim.Info, _path: str) -> tuple[mmap.mmap, bool]:
-        return mmap.mmap(fd, info.map_size), True
+        return mmap.mmap(fd, info.map_size), info.ring_size == 4096
 
     monkeypatch.setattr(device, "get_info", get_info)
     monkeypatch.setattr(device, "map_region", map_region)
@@ -243,3 +244,4 @@ def test_reattach_r6_maps_a_ring_that_came_back_larger(
         attached.restart()
         assert attached.view().ring_size == 65536
         assert attached.view().unread == 64
+        assert attached.c.advance != ffi.NULL, "tail would be stored into a read-only mapping"

@@ -16,7 +16,17 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from suites import CACHE, SYSTEM, TRIXIE_BACKPORTS, Suite, VmError, make_runnable, package, run
+from suites import (
+    CACHE,
+    SYSTEM,
+    TRIXIE_BACKPORTS,
+    Suite,
+    VmError,
+    alone,
+    make_runnable,
+    package,
+    run,
+)
 
 # What is taken out of a kernel's source package.
 SOURCES = (
@@ -87,6 +97,7 @@ class Kernel:
         return found[1]
 
     @functools.cached_property
+    @alone
     def tree(self) -> Path:
         """The unpacked image and its modules, with the modules indexed."""
         if self.suite is None:
@@ -110,6 +121,7 @@ class Kernel:
         return [image, *parts]
 
     @functools.cached_property
+    @alone
     def vmlinux(self) -> Path:
         """The kernel, decompressed: it boots seconds faster than the bzImage."""
         target = CACHE / f"vmlinux-{self.release}"
@@ -121,6 +133,7 @@ class Kernel:
             temporary.rename(target)
         return target
 
+    @alone
     def modules(self, *names: str) -> list[Path]:
         """Kernel modules and what they need, unpacked, in the order of loading."""
         found: list[Path] = []
@@ -132,6 +145,7 @@ class Kernel:
         return list(dict.fromkeys(found))
 
     @functools.cached_property
+    @alone
     def headers(self) -> Path:
         """A build directory (KDIR) for out-of-tree modules."""
         if self.suite is None:
@@ -154,6 +168,7 @@ class Kernel:
         return build
 
     @functools.cached_property
+    @alone
     def source(self) -> Path:
         """Parts of its source package: the nvme driver and checkpatch."""
         target = CACHE / f"linux-{self.release}"

@@ -7,14 +7,17 @@ system changes, and a cache that is kept from one run to the next saves the down
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 import re
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 CACHE = Path(__file__).parent / "cache"
 LISTS_FRESH_S = 7 * 86400.0
@@ -23,6 +26,30 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 class VmError(Exception):
     """The machinery failed, not the thing under test."""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_held: list[int] = []  # the lock, while this process has it
+
+
+def alone(function: Callable[P, R]) -> Callable[P, R]:
+    """One process at a time downloads, unpacks and builds in the cache; calls may nest."""
+
+    @functools.wraps(function)
+    def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+        if _held:
+            return function(*args, **kwargs)
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with (CACHE / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _held.append(lock.fileno())
+            try:
+                return function(*args, **kwargs)
+            finally:
+                _held.clear()
+
+    return locked
 
 
 def run(*command: str | Path, cwd: Path | None = None, quiet: bool = True) -> str:
@@ -59,6 +86,7 @@ def unpack(debs: list[Path], target: Path) -> Path:
     return target
 
 
+@alone
 def package(name: str, *, options: tuple[str, ...] = ()) -> Path:
     """A package of the system's own release, downloaded once and unpacked into the cache."""
     target = CACHE / "x" / name.replace(":", "_")
@@ -111,6 +139,7 @@ class Suite:
         }
         return [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
 
+    @alone
     def apt(self, tool: str, *arguments: str, cwd: Path | None = None) -> str:
         """Run apt-get or apt-cache on this suite; the lists are fetched when first needed."""
         stamp = self.folder / "updated"
@@ -127,6 +156,7 @@ class Suite:
         shown = self.apt("apt-cache", "show", "--no-all-versions", meta)
         return dict(re.findall(r"^([\w-]+): (.*)$", shown, re.M))
 
+    @alone
     def packages(self, *names: str) -> Path:
         """These packages in one tree, without what they depend on."""
         target = self.folder / "x" / names[0]
@@ -143,6 +173,7 @@ class Suite:
             deb.unlink()
         return target
 
+    @alone
     def closure(self, name: str) -> Path:
         """A package and all that it depends on in one tree: programs that run by themselves."""
         if not self.names:
@@ -183,6 +214,7 @@ def loader(root: Path) -> tuple[str, ...]:
     return (str(found), "--library-path", ":".join(map(str, libraries)))
 
 
+@alone
 def make_runnable(programs: list[Path], root: Path) -> None:
     """Put a script before each program that asks for a newer libc than this machine has."""
     have = int(os.confstr("CS_GNU_LIBC_VERSION").rpartition(".")[2])  # type: ignore[union-attr]  # glibc has it

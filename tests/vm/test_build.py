@@ -53,6 +53,7 @@ def test_sparse_is_silent(machine: None) -> None:
     assert not re.search(r"warning|error", text), text
 
 
+@vmkit.alone
 def arm64_headers() -> Path:
     """The arm64 headers, unpacked beside symlinks to the parts that all architectures share."""
     version = vmkit.kernel_version()

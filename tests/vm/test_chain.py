@@ -53,18 +53,33 @@ class Chain:
     def dumps(self) -> Path:
         return self.state / "nvme0"
 
-    def simulate(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def simulate(self, *arguments: str, ring: int = RING) -> subprocess.Popen[bytes]:
         """Firmware begins: a fresh ring, and records."""
         self.ledger.unlink(missing_ok=True)
         return subprocess.Popen(
             [
                 *(str(BIN / "hmb-firmware-sim"), "--device", str(self.region), "--quiet"),
-                *("--ring-size", str(RING), "--ledger", str(self.ledger), *arguments),
+                *("--ring-size", str(ring), "--ledger", str(self.ledger), *arguments),
             ]
         )
 
     def load(self, options: str = "") -> None:
         self.guest.check(f"insmod {self.module} pci_regions=all {options}")
+
+    def restart(self, collector: str = "internal") -> None:
+        """The service anew, with its collector as a thread or as a process."""
+        pid = self.main_pid()
+        setting = f"HMB_TRACE_COLLECTOR={collector}"
+        self.guest.check(f"echo {setting} >/etc/hmb-trace/nvme0.env")
+        self.guest.check(f"systemctl restart {UNIT}", 90)
+        self.wait_active(unlike=pid)
+        assert int(self.attribute("consumer")) > 0
+
+    def consumer_maps(self) -> str:
+        """The mappings of the ring in the process that reads it."""
+        children = f"$(cat /proc/{self.main_pid()}/task/*/children)"
+        places = f"for p in {self.main_pid()} {children}; do cat /proc/$p/maps; done"
+        return self.guest.check(f"{places} | grep {NODE}")
 
     def attribute(self, name: str) -> str:
         return self.guest.check(f"cat {SYSFS}/{name}").strip()
@@ -146,6 +161,13 @@ def chain(machine: None, module: Path, tmp_path_factory: pytest.TempPathFactory)
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def largest(maps: str) -> int:
+    """Bytes of the largest mapping in lines of /proc/PID/maps."""
+    ranges = [line.split()[0].split("-") for line in maps.splitlines()]
+    return max(int(end, 16) - int(start, 16) for start, end in ranges)
+
+
+COLLECTORS = pytest.mark.parametrize("collector", ["internal", "process"])
 BLOCK = ("--on-full", "block", "--payload", "0..64")
 
 
@@ -223,19 +245,38 @@ def test_controller_reset_begins_a_new_epoch(chain: Chain, tmp_path: Path) -> No
     assert int(chain.attribute("generation")) == generation + 2
 
 
-def test_read_only_policy_drains_through_the_ioctl(chain: Chain, tmp_path: Path) -> None:
-    """(c): the daemon speaks both ways of moving tail."""
-    pid = chain.main_pid()
-    chain.guest.check("echo 1 >/sys/module/nvme_hmb_trace/parameters/mmap_readonly")
-    chain.guest.check(f"systemctl restart {UNIT}", 90)
-    chain.wait_active(unlike=pid)
+@COLLECTORS
+def test_ring_comes_back_larger_r6_and_is_taken_again(
+    chain: Chain, tmp_path: Path, collector: str
+) -> None:
+    """Mapped is what the ring had at first: a larger one needs another mapping."""
     known = set(chain.sealed())
-    maps = chain.guest.check(f"grep {NODE} /proc/{chain.main_pid()}/maps")
+    small = chain.finish(chain.simulate("--count", "2000", *BLOCK, ring=64 << 10))
+    chain.restart(collector)
+    assert int(chain.attribute("ring_size")) == 64 << 10
+    assert largest(chain.consumer_maps()) < RING
+    assert small["dropped"] == 0
+    known |= set(chain.sealed())
+    ledger = chain.finish(chain.simulate("--count", "50000", "--rate", "max", *BLOCK))
+    assert largest(chain.consumer_maps()) > RING
+    assert_equals_ledger(account(chain.rotate_and_take(known), tmp_path), ledger)
+
+
+@COLLECTORS
+def test_read_only_policy_drains_through_the_ioctl(
+    chain: Chain, tmp_path: Path, collector: str
+) -> None:
+    """(c): the daemon speaks both ways of moving tail."""
+    policy = "/sys/module/nvme_hmb_trace/parameters/mmap_readonly"
+    chain.guest.check(f"echo 1 >{policy}")
+    chain.restart(collector)
+    known = set(chain.sealed())
+    maps = chain.consumer_maps()
     assert " r--s " in maps
     assert " rw-s " not in maps
-    ledger = chain.finish(chain.simulate("--count", "200000", "--rate", "max", *BLOCK))
+    ledger = chain.finish(chain.simulate("--count", "100000", "--rate", "max", *BLOCK))
     assert_equals_ledger(account(chain.rotate_and_take(known), tmp_path), ledger)
-    chain.guest.check("echo 0 >/sys/module/nvme_hmb_trace/parameters/mmap_readonly")
+    chain.guest.check(f"echo 0 >{policy}")
 
 
 def test_removed_device_stops_the_unit_in_order(chain: Chain, tmp_path: Path) -> None:

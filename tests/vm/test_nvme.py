@@ -43,6 +43,7 @@ def test_patched_nvme_drives_a_disk(machine: None, series: str, tmp_path: Path) 
     assert disk.read_bytes()[:4096] == bytes(4096)
 
 
+@vmkit.alone
 def consenting_driver(kernel: vmkit.Kernel) -> Path:
     """The patched driver, but for a drive that asks for 64 MiB and takes what it is given."""
     patched = vmkit.build_patched_nvme(kernel).parent

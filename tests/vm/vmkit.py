@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernels import KERNELS, Kernel, installed_headers
-from suites import CACHE, SYSTEM_QEMU, Qemu, VmError, package, run
+from suites import CACHE, SYSTEM_QEMU, Qemu, VmError, alone, package, run
 
-__all__ = ["CACHE", "HOME", "KERNELS", "Guest", "Kernel", "VmError", "package", "run"]
+__all__ = ["CACHE", "HOME", "KERNELS", "Guest", "Kernel", "VmError", "alone", "package", "run"]
 
 REPO = Path(__file__).resolve().parents[2]
 HOME = KERNELS["6.1"]  # the kernel whose headers are installed
@@ -61,11 +61,13 @@ def headers() -> Path:
     return HOME.headers
 
 
+@alone
 def kbuild(folder: Path, kdir: Path | None = None, *settings: str) -> str:
     """Build a directory of out-of-tree modules; what make said."""
     return run("make", "-C", kdir or headers(), f"M={folder}", "W=1", *settings, "modules")
 
 
+@alone
 def module_sources(name: str) -> Path:
     """A copy of kmod_shim in the cache: builds leave no litter in the checkout."""
     target = CACHE / name
@@ -77,6 +79,7 @@ def module_sources(name: str) -> Path:
     return target
 
 
+@alone
 def build_module(kernel: Kernel = HOME) -> Path:
     """nvme_hmb_trace.ko for a kernel, by default the installed 6.1 headers."""
     target = module_sources(_build_folder("module", kernel))
@@ -84,6 +87,7 @@ def build_module(kernel: Kernel = HOME) -> Path:
     return target / "nvme_hmb_trace.ko"
 
 
+@alone
 def build_fake_nvme(kernel: Kernel = HOME) -> Path:
     """fake_nvme.ko: a drive with a trace slice and nothing else."""
     target = CACHE / _build_folder("fake_nvme", kernel)
@@ -103,6 +107,7 @@ def _build_folder(name: str, kernel: Kernel) -> str:
     return name if kernel is HOME else f"{name}-{kernel.release}"
 
 
+@alone
 def build_patched_nvme(kernel: Kernel = HOME) -> Path:
     """The nvme driver of a kernel's source package with our patch: its nvme.ko."""
     patch = REPO / "kmod_shim/nvme-pci"
@@ -121,6 +126,7 @@ def build_patched_nvme(kernel: Kernel = HOME) -> Path:
     return host / "nvme.ko"
 
 
+@alone
 def precompile() -> None:
     """Byte-compile the checkout: the guest cannot keep what it compiles, and is slow at it."""
     folders = [REPO / part for part in ("src", "daemon", "producer_sim", "kmod_shim")]
@@ -134,6 +140,7 @@ def _newc(name: str, data: bytes, mode: int) -> bytes:
 
 
 @functools.cache
+@alone
 def initramfs(kernel: Kernel = HOME) -> Path:
     """busybox, /init and the modules that reach the host's root."""
     modules = kernel.modules(*BOOT_MODULES)

@@ -210,7 +210,8 @@ class Ring:
         self._memory = memory
         self._base = ffi.from_buffer(memory)
         self.c = ffi.new("struct hmb_ring *")
-        self._guarded = bool(exclusive and lib.hmb_guard(self._base, len(memory)))
+        self._guarded = False
+        self._guard()
         try:
             self.reattach()
         except BaseException:
@@ -258,9 +259,13 @@ class Ring:
         if info.map_size <= len(self._memory):
             return
         old = self._memory
-        self._memory, _ = map_region(self.fd, info, self.path)
+        self._memory, writable = map_region(self.fd, info, self.path)
+        self._unguard()
         self._base = ffi.from_buffer(self._memory)
+        self._guard()
         old.close()
+        if not writable:  # the policy may have changed meanwhile
+            lib.hmb_ring_use_ioctl(self.c, self.fd)
 
     @property
     def identity(self) -> str:
@@ -354,6 +359,10 @@ class Ring:
                 f"expected tail {self._state.tail}); start again with restart()"
             )
         raise InputOutputError(f"{self.path}: cannot store tail: {os.strerror(-result)}")
+
+    def _guard(self) -> None:
+        """A file may be cut below its mapping; the reads then end in hmb_is_cut()."""
+        self._guarded = self.exclusive and bool(lib.hmb_guard(self._base, len(self._memory)))
 
     def _unguard(self) -> None:
         if self._guarded:
