@@ -61,6 +61,11 @@ struct place {
 /* One line on stderr, then the end. */
 __attribute__((noreturn, format(printf, 2, 3))) void fail(int code, const char *format, ...);
 
+/* ---- main.c ---- */
+
+/* Wait until the collector that runs has stopped at a commit, and go on from there. */
+void take_over(struct hmb_collector *c, struct source *source, const struct place *place);
+
 /* ---- ring_source.c ---- */
 
 /* Open, map and check (R1). */
@@ -79,8 +84,11 @@ const char *source_path(const char *device, char *buffer, uint64_t size);
 void place_open(struct place *place, const struct settings *settings, const struct source *source);
 /* Take the collector's lock: 0 or -EWOULDBLOCK. */
 int place_lock(const struct place *place);
+void place_unlock(const struct place *place);
 /* Whether a daemon holds the writer's side. */
 int place_has_writer(const struct place *place);
+/* Whether somebody has deleted it: no daemon will ever find what it holds. */
+int place_is_lost(const struct place *place);
 /* Reserve what is missing and touch all of it, piece by piece, until *stop. */
 void place_reserve(struct place *place, struct hmb_spool *collectors, const uint32_t *stop);
 

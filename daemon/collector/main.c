@@ -273,7 +273,7 @@ static void go_on_from_leftover(struct hmb_collector *c)
  * Everything is mapped; wait until the other has stopped at a commit.  It leaves nothing to be
  * judged: its last commit is where we go on.
  */
-static void take_over(struct hmb_collector *c, struct source *source, const struct place *place)
+void take_over(struct hmb_collector *c, struct source *source, const struct place *place)
 {
 	struct hmb_live *live = hmb_spool_live(&place->spool);
 	uint64_t start = monotonic_ns();
@@ -321,7 +321,7 @@ int main(int argc, char **argv)
 	}
 	fill(&c, &settings, &source, &place);
 	if (settings.take_over)
-		take_over(&c, &source, &place);
+		hmb_collector_resume(&c); /* once more when it is our turn */
 	else if (settings.resume)
 		hmb_collector_resume(&c);
 	else if (place.fresh)

@@ -8,7 +8,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -33,6 +32,7 @@ struct server {
 	uint32_t end; /* no further run */
 	uint32_t begun; /* threads that have made the system calls of their beginning; a futex */
 	uint32_t stop_reserving;
+	int reserved; /* that thread has ended */
 	int leaving;
 	uint64_t stalls; /* when it began to leave: a full spool takes nothing more */
 	int gone; /* another collector has the page */
@@ -72,7 +72,9 @@ static void *collect(void *argument)
 		if (asked == done)
 			continue;
 		done = asked;
+		s->live->taken_ns = monotonic_ns();
 		s->live->code = hmb_collector_run(s->c);
+		s->live->handed_ns = monotonic_ns();
 		s->live->shown = *s->c;
 		hmb_live_set(&s->live->state, HMB_LIVE_PAUSED);
 	}
@@ -82,7 +84,6 @@ static void *reserve(void *argument)
 {
 	struct server *s = argument;
 
-	setpriority(PRIO_PROCESS, 0, 0); /* this thread alone: it works ahead, and can wait */
 	say_begun(s, "hmb-reserve");
 	place_reserve(s->place, &s->c->spool, &s->stop_reserving);
 	return NULL;
@@ -154,8 +155,8 @@ static int hand_over(struct server *s)
 	stop(s, DRAIN);
 	await_pause(s);
 	source_unlock(s->source);
+	place_unlock(s->place);
 	s->leaving = s->gone = 1;
-	s->live->handed_ns = monotonic_ns();
 	return 0;
 }
 
@@ -196,10 +197,14 @@ static void answer(struct server *s)
 
 	s->seen = __atomic_load_n(&live->request_number, __ATOMIC_ACQUIRE);
 	live->answer = answer_to(s, live->request, live->argument);
+	if (s->gone) {
+		/* From here on the page is the successor's, but for the answer that is due. */
+		hmb_live_set(&live->state, HMB_LIVE_GONE);
+		hmb_live_set(&live->answer_number, s->seen);
+		return;
+	}
 	live->shown = *s->c;
 	hmb_live_set(&live->answer_number, s->seen);
-	if (s->gone)
-		hmb_live_set(&live->state, HMB_LIVE_GONE);
 }
 
 /* ---- without a daemon ---- */
@@ -247,7 +252,9 @@ static void look_after_daemon(struct server *s)
 	}
 	if (!live->orphan_since_ns)
 		live->orphan_since_ns = now;
-	if (s->linger_ns && now - live->orphan_since_ns >= s->linger_ns) {
+	if (place_is_lost(s->place))
+		leave(s, NOW);
+	else if (s->linger_ns && now - live->orphan_since_ns >= s->linger_ns) {
 		leave(s, DRAIN);
 	} else if (!running(s) && !s->leaving) {
 		decide_alone(s);
@@ -324,7 +331,8 @@ static void end_threads(struct server *s)
 	__atomic_store_n(&s->end, 1, __ATOMIC_RELEASE);
 	hmb_live_set(&s->go, s->go + 1);
 	pthread_join(s->collecting, NULL);
-	pthread_join(s->reserving, NULL);
+	if (!s->reserved)
+		pthread_join(s->reserving, NULL);
 }
 
 static void introduce(struct server *s, const struct settings *settings)
@@ -360,14 +368,18 @@ int serve(struct hmb_collector *c, struct place *place, struct source *source,
 			    .live = hmb_spool_live(&place->spool),
 			    .linger_ns = settings->linger_ns };
 
-	introduce(&s, settings);
 	catch_signals(&s);
-	if (!settings->paused)
-		start(&s);
-	if (settings->take_over)
-		s.live->taken_ns = monotonic_ns();
 	if (start_threads(&s))
 		fail(EXIT_IO, "cannot start a thread; raise the limit on tasks (ulimit -u)");
+	if (settings->take_over) {
+		/* All of the spool is touched before anybody stops for us. */
+		pthread_join(s.reserving, NULL);
+		s.reserved = 1;
+		take_over(c, source, place);
+	}
+	introduce(&s, settings);
+	if (!settings->paused)
+		start(&s);
 	sandbox_keep_memory();
 	sandbox_enter();
 	while (!s.leaving || (!s.gone && running(&s)))

@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "collector.h"
@@ -38,6 +40,11 @@ static int lock_byte(int fd, uint64_t at, int command, short type)
 int place_lock(const struct place *place)
 {
 	return lock_byte(place->fd, hmb_live_collector_lock(), F_OFD_SETLK, F_WRLCK);
+}
+
+void place_unlock(const struct place *place)
+{
+	lock_byte(place->fd, hmb_live_collector_lock(), F_OFD_SETLK, F_UNLCK);
 }
 
 int place_has_writer(const struct place *place)
@@ -180,6 +187,14 @@ void place_open(struct place *place, const struct settings *settings, const stru
 	close(directory);
 }
 
+/* By its own call: the C library may take another one, which the sandbox does not know. */
+int place_is_lost(const struct place *place)
+{
+	struct stat status;
+
+	return syscall(SYS_fstat, place->fd, &status) == 0 && status.st_nlink == 0;
+}
+
 static int reserve_piece(struct place *place, struct hmb_spool *collectors, uint64_t at,
 			 uint64_t length)
 {
@@ -202,14 +217,17 @@ void place_reserve(struct place *place, struct hmb_spool *collectors, const uint
 {
 	uint64_t size = place->spool.data_size;
 
-	for (uint64_t at = 0; at < size && !__atomic_load_n(stop, __ATOMIC_RELAXED); at += PIECE) {
-		uint64_t length = HMB_MIN(PIECE, size - at);
-
-		while (reserve_piece(place, collectors, at, length)) {
+	for (uint64_t at = 0; at < size; at += PIECE) {
+		while (reserve_piece(place, collectors, at, HMB_MIN(PIECE, size - at))) {
 			if (__atomic_load_n(stop, __ATOMIC_RELAXED))
 				return;
 			usleep(100000);
 		}
+	}
+	setpriority(PRIO_PROCESS, 0, 0); /* this thread alone: the rest can wait */
+	for (uint64_t at = 0; at < size && !__atomic_load_n(stop, __ATOMIC_RELAXED); at += PIECE) {
+		uint64_t length = HMB_MIN(PIECE, size - at);
+
 		madvise(place->spool.data + at, length, MADV_POPULATE_WRITE);
 		madvise(place->spool.data + size + at, length, MADV_POPULATE_WRITE);
 	}

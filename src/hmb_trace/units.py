@@ -92,6 +92,6 @@ def format_size(size: float) -> str:
 def format_duration(nanoseconds: float) -> str:
     """Nanoseconds for people: 1.50 ms."""
     for limit, unit in ((1e3, "ns"), (1e6, "us"), (1e9, "ms")):
-        if abs(nanoseconds) < limit:
+        if abs(nanoseconds) < limit * 0.9995:  # else three digits would say 1e+03
             return f"{nanoseconds / limit * 1000:.3g} {unit}"
     return f"{nanoseconds / 1e9:.3f} s"

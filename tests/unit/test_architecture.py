@@ -44,7 +44,8 @@ FLOORS = (
     ("live",),
     ("query", "text"),
     ("pccx", "exports"),
-    ("report", "top", "view"),
+    ("compare",),
+    ("report", "top", "view", "why"),
     ("cli",),
 )
 # SQL reads dumps as Arrow tables, so it stands on the exporter that makes these.

@@ -16,7 +16,10 @@ from hmb_trace.cli._options import CATALOG
 from hmb_trace.dumps.sidecar import CatalogCopy, Device, Sidecar, sidecar_path
 
 _TOML = 'name = "own"\nfirmware_build = "FW2"\n[[event]]\nopcode = 1\nname = "{}"\n'
-COMMANDS = ("decode", "filter", "stats", "sql", "view", "convert", "pack", "report", "top")
+COMMANDS = (
+    *("decode", "filter", "stats", "why", "diff", "sql", "view", "convert", "pack", "report"),
+    "top",
+)
 
 
 def test_every_catalog_option_is_the_same_object() -> None:

@@ -108,8 +108,8 @@ class FakeCollector:
     def join(self) -> None:
         self.running = False
 
-    def use_ring(self, ring: Any, waits: Any = None) -> None:
-        self.ring = ring
+    def use_ring(self, ring: Any, waits: Any = None, *, fd: int) -> None:
+        self.ring, self.fd = ring, fd
 
     def keep_frozen(self, keep: bool) -> None:
         self.frozen = keep
@@ -121,8 +121,9 @@ class FakeCollector:
 
 
 class FakeRing:
-    def __init__(self) -> None:
+    def __init__(self, fd: int = 7) -> None:
         self.c = [object()]
+        self.fd = fd
         self.cut = False
         self.valid = True
         self.closed = False
@@ -226,10 +227,11 @@ def test_another_region_takes_the_place_of_one_that_is_gone_r6(looking: Any) -> 
     supervisor.ended.append(lib.HMB_STOP_ASKED)
     supervisor.tick()
     assert (supervisor.state, host.sealed) == (State.DISCONNECTED, [Cause.HANGUP])
-    other = FakeRing()
+    other = FakeRing(fd=8)
     looking.finding, collector.answers = (Finding.RING, other), [0]
     supervisor.tick()
     assert supervisor.ring is other and ring.closed and supervisor.state is State.RUNNING
+    assert (collector.ring, collector.fd) == (other.c[0], 8)
 
 
 def test_a_name_that_leads_elsewhere_is_left_after_draining(looking: Any) -> None:

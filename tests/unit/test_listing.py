@@ -24,6 +24,7 @@ from hmb_trace.dumps.timeaxis import Places, firmware_axis
 from hmb_trace.errors import UsageError
 from hmb_trace.escapes import UNSAFE
 from hmb_trace.text.listing import Listing, Style
+from hmb_trace.units import format_duration
 
 CATALOG = Catalog.from_dict(
     {
@@ -308,3 +309,8 @@ def test_what_is_not_known_is_empty_and_times_have_64_bits_r13(tmp_path: Path) -
     made = _listed(dump, Style("jsonl", fields=["time", "epoch"]))
     assert json.loads(made) == {"time": 2**64 - 1, "epoch": None}
     assert _listed(dump, Style("text")).startswith("18446744073.709551615")
+
+
+def test_durations_have_no_exponent() -> None:
+    found = [format_duration(value) for value in (999.6, 999_950, 999_950_000, 999_000_000)]
+    assert found == ["1 us", "1 ms", "1.000 s", "999 ms"]

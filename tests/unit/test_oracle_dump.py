@@ -50,8 +50,13 @@ def test_garbage_r13_is_an_error_where_it_begins(bad: bytes, error: str) -> None
 
 
 def test_markers_r3_4_several_between_two_records_consume_one_seq_each() -> None:
-    account = read_dump(dump([record(5), marker(6), marker(8), record(11)]))
+    account = read_dump(dump([record(5), marker(6), marker(8), record(11), record(12)]))
     assert account.gaps == [Gap(5, 11, 3, 0)]
+
+
+def test_a_break_r12_that_nothing_follows_is_unconfirmed() -> None:
+    account = read_dump(dump([record(5), marker(6), marker(8), record(11)]))
+    assert account.gaps == [Gap(5, 11, 3, 0, confirmed=False)]
 
 
 def test_markers_r3_4_that_lead_past_the_next_record_say_nothing() -> None:

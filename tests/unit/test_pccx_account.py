@@ -125,3 +125,30 @@ def test_uncertain_pairs_are_told_by_pack(capture: Path) -> None:
     result = pccx.pack([capture], capture.parent / "x.pccx", PackOptions("flatbuf"))
     assert result.account.lost == 5
     assert HOST
+
+
+@pytest.mark.parametrize("encoding", ["raw", "flatbuf", "bincode"])
+def test_gaps_and_verify_p7_say_what_the_header_carries(
+    encoding: str, capture: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = str(packed(capture, encoding))
+    assert main(["gaps", "--json", out]) == 0
+    rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [(row["kind"], row["lost"]) for row in rows if row["lost"]] == [("ring-overflow", 5)]
+    assert main(["gaps", "--strict", out]) == 1
+    assert "lossy: 5 records lost" in capfd.readouterr().out
+    assert main(["verify", out]) == 0
+    assert "warning: lossy: 5 records lost" in capfd.readouterr().err
+    assert main(["verify", "--strict", out]) == 1
+    assert "problem: lossy: 5 records lost" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["flatbuf", "bincode"])
+def test_events_r16_have_no_host_time_from_the_offsets_of_the_dump(
+    encoding: str, capture: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = str(packed(capture, encoding))
+    words = ["sql", "--json", "select distinct epoch, host_ns from trace", out]
+    assert main(words) == 0
+    found = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert found == [{"epoch": None, "host_ns": None}]  # two clocks: which is it?

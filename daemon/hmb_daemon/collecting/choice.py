@@ -54,21 +54,24 @@ def attach_ring(settings: Settings, log: Any) -> Ring:
         BusyError: somebody consumes it who is no collector of ours.
         HmbTraceError: as attach() says.
     """
-    try:
-        return attach(settings.device)
-    except BusyError:
-        with _found(settings) as live:
-            if live is None:
-                raise
-            if settings.collector is CollectorKind.PROCESS:
-                return attach(settings.device, exclusive=False)
-            log.warning(
-                "collector-found",
-                pid=int(live.pid),
-                action="asked to end: this daemon collects itself (--collector internal)",
-            )
-            end(live)
-        return attach(settings.device)
+    deadline = time.monotonic() + _TRY_S
+    while True:
+        try:
+            return attach(settings.device)
+        except BusyError:
+            with _found(settings) as live:
+                if live is not None and settings.collector is CollectorKind.PROCESS:
+                    return attach(settings.device, exclusive=False)
+                if live is not None:
+                    log.warning(
+                        "collector-found",
+                        pid=int(live.pid),
+                        action="asked to end: this daemon collects itself (--collector internal)",
+                    )
+                    end(live)
+                elif time.monotonic() > deadline:
+                    raise
+        time.sleep(0.01)  # one that a killed daemon had just started shows itself soon
 
 
 def end(live: Any) -> None:
@@ -107,7 +110,7 @@ def attach_anew(settings: Settings, opened: Spool) -> Ring:
             time.sleep(0.01)
 
 
-def make_collector(
+def make_collector(  # noqa: PLR0917 - each is one thing that a collector is made of
     settings: Settings,
     struct: Any,
     ended: Callable[[int], None],

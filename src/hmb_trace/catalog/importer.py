@@ -205,14 +205,16 @@ def _toml_field(made: Field, packed_at: int) -> list[str]:
     if made.enum:
         pairs = ", ".join(f'"{value}" = {_toml_value(text)}' for value, text in made.enum.items())
         lines.append(f"  enum = {{ {pairs} }}")
+    if made.errors:
+        lines.append(f"  errors = [{', '.join(map(str, made.errors))}]")
     return lines
 
 
 def _toml_event(event: Event, note: str) -> list[str]:
     lines = ["", f"[[event]]{note}", f"opcode = {event.opcode:#06x}"]
     defaults = Event(event.opcode, "")
-    keys = ("name", "kind", "pair", "key", "duration", "duration_unit", "value", "track", "pccx")
-    for key in (*keys, "format"):
+    keys = ("name", "kind", "severity", "pair", "key", "duration", "duration_unit", "value", "track")
+    for key in (*keys, "pccx", "format"):
         value = getattr(event, key)
         if value != getattr(defaults, key) or key in ("name", "kind"):
             lines.append(f"{key} = {_toml_value(value)}")

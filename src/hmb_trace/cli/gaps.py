@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from hmb_trace.cli._options import open_files
 from hmb_trace.cli._shared import (
     FILES,
     JSON,
@@ -21,7 +22,6 @@ from hmb_trace.cli._shared import (
 )
 from hmb_trace.cli._shared import table as aligned
 from hmb_trace.dumps.account import Account, Accountant
-from hmb_trace.dumps.dump import open_dumps
 from hmb_trace.dumps.places import Place
 
 
@@ -45,7 +45,7 @@ def command(
       hmb-trace gaps --strict x.bin || echo records are missing
     """
     notes_to_stderr()
-    dump = open_dumps(files)
+    dump = open_files(files)
     accountant = Accountant(dump)
     dump.scan(accountant.walker, partial=partial)
     found = accountant.finish()

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import click
 
+from hmb_trace.cli._options import open_files
 from hmb_trace.cli._shared import FILES, note, notes_to_stderr, say
+from hmb_trace.dumps.account import Account, account
 from hmb_trace.dumps.dump import open_dump
 from hmb_trace.dumps.kinds import Kind, kind_of
 from hmb_trace.dumps.verify import Verdict, verify
-from hmb_trace.errors import EXIT_DATA_PROBLEM, EXIT_OK
+from hmb_trace.errors import EXIT_DATA_PROBLEM, EXIT_OK, HmbTraceError
 
 
 @click.command()
@@ -60,7 +62,18 @@ def _pccx(name: str, strict: bool) -> Verdict:
         found = pccx.verify(name, strict)
     except pccx.ChecksumError as error:
         return Verdict(problems=[str(error)])
-    return Verdict(records=found["events"] or 0, warnings=found["warnings"], unit="events")
+    told = _account_of(name)
+    missing = [told.line()] if told and told.exit_code else []
+    warnings = [*missing, *found["warnings"]]
+    return Verdict(records=found["events"] or 0, warnings=warnings, unit="events")
+
+
+def _account_of(name: str) -> Account | None:
+    """What the capture in a .pccx is missing, as its header or its records tell (SPEC P7)."""
+    try:
+        return account(open_files([name]))
+    except HmbTraceError:
+        return None  # a payload that is no dump: pccx.verify() has said what is wrong with it
 
 
 def _size(found: Verdict) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from hmb_trace.dumps.batch import ClockCut
 from hmb_trace.dumps.kinds import Kind
+from hmb_trace.dumps.packaged import Packaged
 from hmb_trace.dumps.segments import Segment
 from hmb_trace.dumps.sidecar import ClockPair, Sidecar
 from hmb_trace.errors import HmbTraceError
@@ -65,6 +66,8 @@ def _of_package(segment: Segment) -> ClockFacts | None:
         return None  # who reads the records says what is wrong with it
     if package is None:
         return None
+    if package.encoding != "raw":
+        return _of_events(package)
     about = package.about
     found = ClockFacts(pairs=[pair for part in package.clocks() for pair in part.pairs])
     made = about.get("account")
@@ -72,6 +75,21 @@ def _of_package(segment: Segment) -> ClockFacts | None:
         found.epoch = _epochs(made)[0].get("number") if _epochs(made) else None
         found.first_ts_ns = _number(made.get("first_ts_ns"))
         _add_account(found, made)
+    return found
+
+
+def _of_events(package: Packaged) -> ClockFacts:
+    """Offsets in the header are those of the dump, and a flatbuf is sorted by time.
+
+    So where one clock ends and the next begins is not known, and pairs of several say nothing.
+    """
+    clocks = package.clocks()
+    found = ClockFacts(pairs=list(clocks[0].pairs) if len(clocks) == 1 else [], steps=[])
+    found.step_hosts, found.numbers = [], []
+    made = package.about.get("account")
+    epochs = _epochs(made) if isinstance(made, Mapping) else []
+    if len(epochs) == 1:
+        found.epoch = _number(epochs[0].get("number"))
     return found
 
 

@@ -177,9 +177,19 @@ def carried_account(segment: Segment) -> dict[str, Any] | None:
     if segment.kind is Kind.PCCX:
         found = segment.packaged
         made = found.about.get("account") if found else None
+        if found and found.encoding != "raw" and _is_account(made):
+            return _without_offsets(made)
     else:
         made = segment.known.account if segment.known else None
     return made if _is_account(made) else None
+
+
+def _without_offsets(made: dict[str, Any]) -> dict[str, Any]:
+    """An account beside events: its offsets are those of the dump that they were made from."""
+    found = dict(made)
+    for name, nowhere in zip(_ACCOUNT_LISTS, (None, 0, 0), strict=True):
+        found[name] = [{**one, "offset": nowhere} for one in made.get(name) or ()]
+    return found
 
 
 def _is_account(made: object) -> TypeGuard[dict[str, Any]]:

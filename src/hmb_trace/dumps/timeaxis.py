@@ -137,7 +137,7 @@ class ClockPieces:
     def _take(self, dump: Dump, index: int, told: ClockFacts) -> None:
         """Pairs and steps of one file."""
         package = dump.segments[index].packaged
-        if package and CLOCKS_KEY in package.about:
+        if package and package.encoding == "raw" and CLOCKS_KEY in package.about:
             self._take_packaged(package)
             return
         if told.steps is None and _goes_back(told.pairs):
