@@ -30,7 +30,7 @@ $(VENV)/.created:
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml setup.py | $(VENV)/.created
-	$(PIP) install 'setuptools>=66' wheel
+	$(PIP) install 'setuptools>=66' wheel 'cffi>=1.15'
 	$(PIP) install --no-build-isolation -e .
 	@touch $@
 
@@ -77,7 +77,7 @@ deb: build ## a Debian package of the programs, into dist/
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info
-	find . -name '*.so' -not -path './.git/*' -delete
+	find . \( -name '*.so' -o -name '_lib*_abi.py' \) -not -path './.git/*' -delete
 	$(MAKE) -C tests/native clean
 
 # The kernel module and the virtual machine that tests it (make test-vm).

@@ -3,33 +3,18 @@
 
 from __future__ import annotations
 
-import sysconfig
-from pathlib import Path
-from typing import Any
+from hmb_trace._binding import carried_text, library_path, open_library
 
-from cffi import FFI
-
-_SUFFIX = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
-_PATH = Path(__file__).with_name(f"_libhmbtrace{_SUFFIX}")
+_PATH = library_path(__file__, "_libhmbtrace")
+_TEXT = "hmb_api_text"
 
 
 def _api_text() -> str:
     """libhmbtrace/api/*.h as they were compiled into the library."""
-    boot: Any = FFI()
-    boot.cdef("extern const char hmb_api_text[];")
-    text: bytes = boot.string(boot.dlopen(str(_PATH)).hmb_api_text)
-    return text.decode()
+    return carried_text(_PATH, _TEXT).decode()
 
 
-def _open() -> tuple[Any, Any]:
-    if not _PATH.exists():
-        raise ImportError(f"{_PATH.name} is missing: build it with 'pip install .'")
-    api = FFI()
-    api.cdef(_api_text())
-    return api, api.dlopen(str(_PATH))
-
-
-ffi, lib = _open()
+ffi, lib = open_library("hmb_trace", _PATH, _TEXT)
 
 
 def layout() -> dict[str, tuple[int, int]]:

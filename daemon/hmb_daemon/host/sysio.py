@@ -4,32 +4,28 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import threading
 from pathlib import Path
-from typing import Any
-
-from cffi import FFI
 
 _KEEP_SIZE = 1
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 _WRITE = 2  # SYNC_FILE_RANGE_WRITE
 _WAIT_ALL = 1 | 2 | 4  # wait before, write, wait after
 
-_ffi = FFI()
-_ffi.cdef(
-    "int fallocate(int fd, int mode, int64_t offset, int64_t len);"
-    "int sync_file_range(int fd, int64_t offset, int64_t nbytes, unsigned int flags);"
-    "int madvise(void *addr, size_t length, int advice);"
-)
-_libc: Any = _ffi.dlopen(None)
+# ctypes, not cffi: this one would parse three lines of C at every start of the daemon.
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 REAL_TIME_PRIORITY = 10  # before threads of every other class, after the kernel's own
 
 
 def _check(result: int) -> None:
     if result:
-        raise OSError(_ffi.errno, os.strerror(_ffi.errno))
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def name_thread(name: str) -> None:
@@ -55,7 +51,7 @@ def real_time_thread() -> None:
 
 def populate(address: int, length: int) -> bool:
     """Make the pages of a writable mapping present; False where the kernel cannot."""
-    return not _libc.madvise(_ffi.cast("void *", address), length, _POPULATE_WRITE)
+    return not _libc.madvise(address, length, _POPULATE_WRITE)
 
 
 def reserve(fd: int, offset: int, length: int) -> None:
