@@ -172,3 +172,13 @@ def test_drop_ins_are_well_formed(name: str) -> None:
     parser = configparser.ConfigParser(strict=False)
     parser.read(FOLDER / name)
     assert parser.sections() == ["Service"]
+
+
+def test_no_drop_in_gives_every_drive_the_same_port() -> None:
+    """Two instances of the template cannot listen on one port."""
+    text = (FOLDER / "metrics.conf").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert not [line for line in lines if "HMB_TRACE_METRICS" in line]
+    assert "EnvironmentFile=-/etc/hmb-trace/%i.env" in (
+        FOLDER / "hmb-trace-daemon@.service"
+    ).read_text()
