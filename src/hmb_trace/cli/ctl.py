@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import difflib
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +28,6 @@ COMMANDS = {
     "stop": "drain, seal and end",
 }
 LEVELS = ("debug", "info", "warning", "error")
-_POLL_SECONDS = 0.05
 
 
 def _complete(ctx: click.Context, param: click.Parameter, word: str) -> list[CompletionItem]:
@@ -130,28 +128,22 @@ def _out(value: Any, as_json: bool, text: Callable[[], str]) -> None:
 
 def _act(link: Link, name: str, wait: float | None) -> dict[str, Any]:
     """rotate, snapshot, reload or stop; what to tell about it."""
-    before = link.status()
-    link.ask(name)
     if wait is None or name == "reload":
+        link.ask(name)
         return {}
     if name == "stop":
+        link.ask(name)
         if not link.wait_closed(wait):
             raise InputOutputError(f"the daemon has not ended within {wait:g} s")
         return {}
-    return _await_seal(link, before, wait)
+    return _seal(link, name)
 
 
-def _await_seal(link: Link, before: dict[str, Any], wait: float) -> dict[str, Any]:
-    if before["segment"]["name"] is None and before["mode"] == "stream":
-        return {"sealed": "nothing to seal"}
-    deadline = time.monotonic() + wait
-    while time.monotonic() < deadline:
-        now = link.status()
-        if now["segments_sealed"] > before["segments_sealed"]:
-            name = before["segment"]["name"]
-            return {"sealed": f"{before['output']}/{name}.bin"} if name else {"sealed": "done"}
-        time.sleep(_POLL_SECONDS)
-    raise InputOutputError(f"nothing was sealed within {wait:g} s; see hmb-trace ctl status")
+def _seal(link: Link, name: str) -> dict[str, Any]:
+    """Comes back with what was sealed for this request, whatever else is sealed meanwhile."""
+    output = link.status()["output"]
+    segment = link.ask(name, wait=True)["segment"]
+    return {"sealed": f"{output}/{segment}" if segment else "nothing to seal"}
 
 
 # ---- as text
