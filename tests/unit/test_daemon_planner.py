@@ -36,6 +36,13 @@ def test_a_request_comes_before_the_clock() -> None:
     )
 
 
+def test_r12_the_clock_does_not_cut_while_a_break_waits() -> None:
+    wish = Wish(interval_over=True, break_waits=True)
+    assert next_plan([], place(5), standing(place(0)), wish).cause is None
+    asked = Wish(requested=Cause.ROTATE_REQUEST, interval_over=True, break_waits=True)
+    assert next_plan([], place(5), standing(place(0)), asked).cause is Cause.ROTATE_REQUEST
+
+
 def test_the_last_place_before_the_limit_is_the_cut() -> None:
     marks = [place(n * 100) for n in range(1, 20)]
     cut = next_plan(marks, place(2000), standing(place(0)), Wish(rotate_size=1050))

@@ -56,6 +56,12 @@ VALUE_NAMES: dict[int, tuple[str, ...]] = {
     lib.HMB_EV_SEQ_GLITCH: ("seq_before", "seq"),
     lib.HMB_EV_CLOCK_STEP: ("ts_before", "reserved", "step_ns", "error_ns"),
 }
+_SIGNED = frozenset({"step_ns"})  # a clock may step back
+
+
+def signed(value: int) -> int:
+    """A 64-bit value of an event that stands for a number below zero too."""
+    return value - (1 << 64) if value >> 63 else value
 
 
 class Event(NamedTuple):
@@ -82,7 +88,8 @@ class Event(NamedTuple):
     @property
     def detail(self) -> dict[str, int | str]:
         """Its values by name."""
-        return dict(zip(VALUE_NAMES.get(self.kind, ()), self.values, strict=False))
+        named = dict(zip(VALUE_NAMES.get(self.kind, ()), self.values, strict=False))
+        return {name: signed(v) if name in _SIGNED else v for name, v in named.items()}
 
 
 class TornEventError(Exception):

@@ -42,6 +42,7 @@ class Wish:
     rotate_size: int = 0
     requested: Cause | None = None
     interval_over: bool = False
+    break_waits: bool = False  # R12: the next record says what the last one's break is worth
 
 
 def next_plan(
@@ -63,7 +64,8 @@ def next_plan(
             return cut
     if end.cause is None and wish.requested is not None:
         return end._replace(cause=wish.requested)
-    if end.cause is None and wish.interval_over:
+    # What tells a break comes after its place: in the next file it would point before it.
+    if end.cause is None and wish.interval_over and not wish.break_waits:
         return end._replace(cause=Cause.ROTATE_TIME)
     return end
 

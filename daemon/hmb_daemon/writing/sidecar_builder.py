@@ -85,7 +85,8 @@ class Lists:
         _HANDLERS.get(entry.kind, Lists._note)(self, entry)
 
     def _offset(self, entry: LogEntry) -> int:
-        return entry.pos - self.base
+        """In this file; what a forced cut parted from its place is told at the beginning."""
+        return max(0, entry.pos - self.base)
 
     def _append(self, target: list[_Item], item: _Item) -> None:
         if len(target) < LIST_MAX:
@@ -150,7 +151,7 @@ class Lists:
             ts_before=entry.a,
             ts_after=entry.ts_ns,
             host_ns=entry.host_ns,
-            step_ns=_signed(entry.c),
+            step_ns=journal.signed(entry.c),
             error_ns=entry.d,
         )
         self._append(self.clock_steps, step)
@@ -222,7 +223,7 @@ class Lists:
             sidecar.Note(
                 id=remark.note.text if remark else "state",
                 host_ns=entry.host_ns,
-                offset=max(0, self._offset(entry)),
+                offset=self._offset(entry),
             ),
         )
         if remark:
@@ -240,7 +241,7 @@ class Lists:
                     count=remark.count,
                     seq_before=remark.seq_before,
                     seq_after=remark.seq_after,
-                    offset=max(0, self._offset(entry)),
+                    offset=self._offset(entry),
                     host_ns=entry.host_ns,
                     text=text,
                 )
@@ -271,10 +272,6 @@ _HANDLERS: dict[int, Callable[[Lists, LogEntry], None]] = {
     lib.HMB_EV_LOSS_UNKNOWN: Lists._loss_unknown,
     lib.HMB_EV_CLOCK_STEP: Lists._clock_step,
 }
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
 
 
 def lists_of(entries: Iterable[LogEntry], base: int, end: int) -> Lists:

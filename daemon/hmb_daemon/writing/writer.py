@@ -113,6 +113,7 @@ class Writer(threading.Thread):
         self._marks = Places()
         self._worth = False
         self._last_sealed = ("", "")  # segment, cause
+        self._break_waits = False
         self._odd_since = 0
         self._arrived = 0  # when the bytes came that the last round took
         self._last_look = 0
@@ -269,6 +270,7 @@ class Writer(threading.Thread):
 
     def _snapshot(self) -> Plan:
         commit = self.spool.read_commit()
+        self._break_waits = commit.state.pending.state == lib.HMB_PENDING_WAITS
         counters = counters_bytes(commit.state.counters)
         return Plan(commit.data_head, commit.journal_head, counters, commit.state.epoch)
 
@@ -299,6 +301,7 @@ class Writer(threading.Thread):
             rotate_size=self.settings.rotate_size,
             requested=request.cause if request else None,
             interval_over=over,
+            break_waits=self._break_waits,
         )
 
     def _something_for(self, plan: Plan) -> bool:
