@@ -55,6 +55,17 @@ def _output_of(manifest: Manifest, output: Output) -> Output:
     )
 
 
+def _close_books(leftover: Spool) -> None:
+    """Its ring does not go on: a break that waits for the next record, or an episode, is told.
+
+    A journal without room for it is left as it is: what it holds matters more.
+    """
+    collector = ffi.new("struct hmb_collector *")
+    collector.spool = leftover.c[0]
+    lib.hmb_collector_resume(collector)
+    lib.hmb_collector_finish(collector)
+
+
 def finish(
     leftover: Spool, output: Output, settings: Settings, log: Any, cause: Cause
 ) -> tuple[Any, list[Remark]]:
@@ -67,6 +78,8 @@ def finish(
         InputOutputError: they cannot be written there; the spool stays.
     """
     manifest = leftover.manifest()
+    if cause is not Cause.RESTART:
+        _close_books(leftover)
     origin = Origin(
         label=manifest.prefix,
         device=Device(path=shown(manifest.device), identity=manifest.identity),
