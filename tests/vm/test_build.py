@@ -15,7 +15,7 @@ import vmkit
 
 from tests.conftest import require
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(600)]
 
 SHIM = vmkit.REPO / "kmod_shim"
 C_FILES = sorted([*SHIM.glob("*.[ch]"), *(SHIM / "nvme-pci").glob("*.[ch]")])
