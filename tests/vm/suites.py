@@ -87,7 +87,7 @@ def unpack(debs: list[Path], target: Path) -> Path:
 
 
 @alone
-def package(name: str, *, options: tuple[str, ...] = ()) -> Path:
+def package(name: str, suite: Suite | None = None) -> Path:
     """A package of the system's own release, downloaded once and unpacked into the cache."""
     target = CACHE / "x" / name.replace(":", "_")
     if (target / ".done").exists():
@@ -96,12 +96,7 @@ def package(name: str, *, options: tuple[str, ...] = ()) -> Path:
     debs.mkdir(parents=True, exist_ok=True)
     stem = name.partition(":")[0]
     if not list(debs.glob(f"{stem}_*.deb")):
-        download = ("apt-get", "-o", "APT::Sandbox::User=root", *options, "download", name)
-        try:
-            run(*download, cwd=debs)
-        except VmError:
-            run("apt-get", *options, "update")  # the lists are absent or old
-            run(*download, cwd=debs)
+        (suite or SYSTEM).apt("apt-get", "download", name, cwd=debs)
     return unpack([next(debs.glob(f"{stem}_*.deb"))], target)
 
 
@@ -110,41 +105,47 @@ class Suite:
     """One or more suites of the archive, the first one preferred; without names, the system's."""
 
     names: tuple[str, ...]
+    foreign: str = ""  # another architecture
 
     @property
     def folder(self) -> Path:
-        return CACHE / "suites" / (self.names[0] if self.names else "system")
+        return CACHE / "suites" / (self.names[0] if self.names else self.foreign or "system")
 
     def _write_sources(self) -> None:
-        for part in ("lists/partial", "debs/archives/partial", "x"):
-            (self.folder / part).mkdir(parents=True, exist_ok=True)
         signed = f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
         lines = [f"deb {signed}{mirror()} {name} main\n" for name in self.names]
         (self.folder / "sources.list").write_text("".join(lines))
         (self.folder / "status").write_text("")
 
     def _options(self) -> list[str]:
-        if not self.names:
-            return ["-o", "APT::Sandbox::User=root"]
-        settings = {
+        settings: dict[str, str | Path] = {
             "Dir::State::lists": self.folder / "lists",
-            "Dir::State::status": self.folder / "status",
             "Dir::Cache": self.folder / "debs",
+            "APT::Sandbox::User": "root",
+        }
+        if self.names:
+            settings |= self._own_sources()
+        if self.foreign:
+            settings["APT::Architectures::"] = self.foreign
+        return [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
+
+    def _own_sources(self) -> dict[str, str | Path]:
+        return {
+            "Dir::State::status": self.folder / "status",
             "Dir::Etc::sourcelist": self.folder / "sources.list",
             "Dir::Etc::sourceparts": "/dev/null",
             "Dir::Etc::preferencesparts": "/dev/null",
             "APT::Default-Release": self.names[0],
-            "APT::Sandbox::User": "root",
             "APT::Architecture": "amd64",
         }
-        return [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
 
     @alone
     def apt(self, tool: str, *arguments: str, cwd: Path | None = None) -> str:
         """Run apt-get or apt-cache on this suite; the lists are fetched when first needed."""
-        stamp = self.folder / "updated"
+        stamp = self.folder / "lists/updated"
         if not stamp.exists() or time.time() - stamp.stat().st_mtime > LISTS_FRESH_S:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            for part in ("lists/partial", "debs/archives/partial", "x"):
+                (self.folder / part).mkdir(parents=True, exist_ok=True)
             if self.names:
                 self._write_sources()
             run("apt-get", *self._options(), "-qq", "update")
@@ -192,6 +193,7 @@ class Suite:
 
 
 SYSTEM = Suite(())
+SYSTEM_ARM64 = Suite((), "arm64")
 TRIXIE_BACKPORTS = Suite(("trixie-backports", "trixie"))
 
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import suites
 import vmkit
 
 from tests.conftest import require
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(600)]
 
 SHIM = vmkit.REPO / "kmod_shim"
 C_FILES = sorted([*SHIM.glob("*.[ch]"), *(SHIM / "nvme-pci").glob("*.[ch]")])
@@ -57,11 +58,7 @@ def test_sparse_is_silent(machine: None) -> None:
 def arm64_headers() -> Path:
     """The arm64 headers, unpacked beside symlinks to the parts that all architectures share."""
     version = vmkit.kernel_version()
-    lists = vmkit.CACHE / "apt-arm64"
-    (lists / "partial").mkdir(parents=True, exist_ok=True)
-    options = ("-o", f"Dir::State::lists={lists}")
-    options += ("-o", "APT::Architectures::=amd64", "-o", "APT::Architectures::=arm64")
-    tree = vmkit.package(f"linux-headers-{version}-arm64:arm64", options=options)
+    tree = vmkit.package(f"linux-headers-{version}-arm64:arm64", suites.SYSTEM_ARM64)
     headers = tree / f"usr/src/linux-headers-{version}-arm64"
     for name in ("scripts", "tools"):
         link = headers / name

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import vmkit
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(600)]
 
 BIN = Path(sys.executable).parent
 UNIT = "hmb-trace-daemon@nvme0.service"
@@ -71,7 +71,7 @@ class Chain:
         pid = self.main_pid()
         setting = f"HMB_TRACE_COLLECTOR={collector}"
         self.guest.check(f"echo {setting} >/etc/hmb-trace/nvme0.env")
-        self.guest.check(f"systemctl restart {UNIT}", 90)
+        self.guest.check(f"systemctl restart {UNIT}")
         self.wait_active(unlike=pid)
         assert int(self.attribute("consumer")) > 0
 
@@ -96,7 +96,7 @@ class Chain:
 
     def finish(self, firmware: subprocess.Popen[bytes]) -> dict[str, Any]:
         """Wait until firmware has ended and the guest has drained the ring; the ledger."""
-        assert firmware.wait(120) == 0
+        assert firmware.wait(300) == 0
         self.guest.wait(self.is_drained())
         ledger: dict[str, Any] = json.loads(self.ledger.read_text())
         return ledger
@@ -187,15 +187,15 @@ def test_threads_have_their_places_under_the_hardening(chain: Chain) -> None:
     tasks = f"/proc/{chain.main_pid()}/task/*"
     show = f'for t in {tasks}; do echo "$(cat $t/comm) $(cut -d" " -f19 $t/stat)"; done'
     nice = dict(line.split() for line in chain.guest.check(show).splitlines())
-    places = {name: nice.get(name) for name in ("hmb-collector", "hmb-writer", "hmb-housekeep")}
-    assert places == {"hmb-collector": "-15", "hmb-writer": "-10", "hmb-housekeep": "10"}
+    places = {name: nice.get(name) for name in ("hmb-collector", "hmb-writer", "hmb-compress")}
+    assert places == {"hmb-collector": "-15", "hmb-writer": "-10", "hmb-compress": "10"}
 
 
 def test_a_busy_ring_can_be_looked_at_but_not_drained(chain: Chain) -> None:
     pid = chain.main_pid()
-    seen = json.loads(chain.guest.check(f"hmb-trace info --json {NODE}", 60))
+    seen = json.loads(chain.guest.check(f"hmb-trace info --json {NODE}"))
     assert (seen["kind"], seen["ring_size"], seen["consumer"]) == ("ring", RING, pid)
-    code, text = chain.guest.sh(f"hmb-trace-daemon --device {NODE} --output-dir /run/x", 60)
+    code, text = chain.guest.sh(f"hmb-trace-daemon --device {NODE} --output-dir /run/x")
     assert code == 69
     assert f"pid {pid}" in text
 
@@ -207,8 +207,7 @@ def test_own_pages_are_a_second_instance_with_firmware_in_the_guest(
     chain.guest.wait(f"systemctl is-active --quiet {unit}")
     chain.guest.check(
         f"{BIN}/hmb-firmware-sim --device {NODE.replace('0', '1')}-fw --ring-size {RING} --quiet "
-        "--count 30000 --on-full block --ledger /mnt/exchange/inside.json",
-        90,
+        "--count 30000 --on-full block --ledger /mnt/exchange/inside.json"
     )
     chain.guest.wait(f'[ "$(cat {SYSFS.replace("nvme0", "nvme1")}/fill)" = 0 ]')
     chain.guest.check(f"systemctl stop {unit}")
@@ -283,8 +282,8 @@ def test_removed_device_stops_the_unit_in_order(chain: Chain, tmp_path: Path) ->
     known = set(chain.sealed())
     ledger = chain.finish(chain.simulate("--count", "20000", "--rate", "max", *BLOCK))
     chain.guest.check(f"echo 1 >$(readlink -f {SYSFS}/device)/remove")
-    chain.guest.wait(f"! systemctl is-active --quiet {UNIT}", 60)
-    chain.guest.wait(f'[ "$(systemctl show -P ActiveState {UNIT})" = inactive ]', 60)
+    chain.guest.wait(f"! systemctl is-active --quiet {UNIT}")
+    chain.guest.wait(f'[ "$(systemctl show -P ActiveState {UNIT})" = inactive ]')
     assert not list(chain.dumps.glob("*.part"))
     segments = [path for path in chain.sealed() if path not in known]
     assert_equals_ledger(account(segments, tmp_path / "before"), ledger)
@@ -327,7 +326,8 @@ def test_host_death_r14_at_the_next_boot(chain: Chain, tmp_path: Path) -> None:
     assert side["complete"] is False
     assert side["number"] == last + 1
     seen = account(orphan, tmp_path / "orphan")
-    assert seen["complete"]
+    assert not seen["truncated_end"]
+    assert seen["verdict"] in ("whole", "unverified")  # a joined stream has no sidecar
     assert seen["records"] == side["records"] > 0
     assert (seen["lost"], seen["gaps"]) == (0, 0)
     after = [path for path in fresh if path not in orphan]

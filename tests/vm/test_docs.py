@@ -65,7 +65,7 @@ def test_the_commands_work_word_for_word(guest: vmkit.Guest) -> None:
         # Not by the guest's own shell: that one has tools of these names built in.
         said[line] = guest.check(f"bash -c {shlex.quote(line)}", 240)
         if line.startswith("modprobe nvme_hmb_trace"):
-            guest.wait("systemctl is-active --quiet hmb-trace-daemon@nvme0", 120)
+            guest.wait("systemctl is-active --quiet hmb-trace-daemon@nvme0")
     assert said["modinfo -F signer nvme_hmb_trace.ko"].strip() == "hmb-trace modules"
     assert re.search(r"records\D+20,?000", said["hmb-trace info /var/lib/hmb-trace/nvme0"])
     assert "drains it" in said["hmb-trace doctor /dev/nvme0-hmbtrace"]

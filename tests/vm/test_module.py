@@ -17,7 +17,7 @@ CHECKS = vmkit.GUEST / "module_checks.py"
 OUTSIDE = b"from outside"
 INSIDE = b"from here"
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(600)]
 
 
 def _check_names() -> list[str]:
@@ -39,7 +39,7 @@ def results(machine: None, request: pytest.FixtureRequest) -> Iterator[dict[str,
     try:
         fake = vmkit.build_fake_nvme(kernel)
         with vmkit.Guest(shared=shared, kernel=kernel) as guest:
-            code, text = guest.sh(f"/usr/bin/python3 {CHECKS} {module} {fake}", 200)
+            code, text = guest.sh(f"/usr/bin/python3 {CHECKS} {module} {fake}", 500)
             lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
             found: dict[str, Any] = {line["check"]: line["problem"] for line in lines}
             found["exit"] = (code, text if code else "")

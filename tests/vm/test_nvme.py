@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import vmkit
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("series", ["6.1", "6.12", "7"])

@@ -31,6 +31,8 @@ __all__ = ["CACHE", "HOME", "KERNELS", "Guest", "Kernel", "VmError", "alone", "p
 REPO = Path(__file__).resolve().parents[2]
 HOME = KERNELS["6.1"]  # the kernel whose headers are installed
 GUEST = Path(__file__).parent / "guest"
+# An emulated processor on a busy host: what takes a second may take a hundred.
+PATIENCE_S = 180.0
 BOOT_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "autofs4")
 SPLATS = re.compile(
     r"BUG:|WARNING:|Oops|Call Trace|general protection|use-after-free|Busy inodes|"
@@ -193,7 +195,7 @@ class Guest:
         )
         try:
             self._shell = self._connect(self._folder / "shell")
-            self._wait_for(b"GUEST READY\n", 90)
+            self._wait_for(b"GUEST READY\n", PATIENCE_S)
         except BaseException:
             self.__exit__()
             raise
@@ -272,7 +274,7 @@ class Guest:
         """What the guest's console has printed so far."""
         return self.console.read_text(errors="replace") if self.console.exists() else ""
 
-    def sh(self, command: str, timeout: float = 60) -> tuple[int, str]:
+    def sh(self, command: str, timeout: float = PATIENCE_S) -> tuple[int, str]:
         """Run a shell command in the guest: its exit code, and stdout with stderr."""
         mark = f"HMB{time.monotonic_ns()}"
         self._shell.sendall(
@@ -291,20 +293,20 @@ class Guest:
             text += got.decode(errors="replace")
         return int(match[1]), text[: match.start()]
 
-    def check(self, command: str, timeout: float = 60) -> str:
+    def check(self, command: str, timeout: float = PATIENCE_S) -> str:
         """Like sh(), but the command must succeed."""
         code, text = self.sh(command, timeout)
         if code:
             raise AssertionError(f"{command!r} ended with {code}: {text}\n{self.log()[-2000:]}")
         return text
 
-    def wait(self, command: str, timeout: float = 60) -> str:
+    def wait(self, command: str, timeout: float = PATIENCE_S) -> str:
         """Run the command in the guest until it succeeds."""
         return self.check(
             f"n={int(timeout * 10)}; until {command}; do n=$((n-1)); "
             "[ $n -gt 0 ] || { echo condition never held; break; }; sleep 0.1; done; "
             "[ $n -gt 0 ]",
-            timeout * 3 + 30,
+            timeout * 3 + 30,  # a look takes longer than the sleep between two
         )
 
     def qmp(self, *commands: str) -> None:
