@@ -103,5 +103,5 @@ setup(
             "libhmbtrace/fnv",
         ),
         library("hmb_producer_sim._libhmbsim", "producer_sim/engine", "producer_sim/firmware"),
-    ]
+    ],
 )

@@ -111,6 +111,7 @@ def make_collector(
     settings: Settings,
     struct: Any,
     ended: Callable[[int], None],
+    *,
     opened: Spool,
     ring: Ring,
     log: Any,
