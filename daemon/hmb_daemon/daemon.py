@@ -170,7 +170,10 @@ class Daemon:
         self._counters_before = opener.counters_before
         self._remarks = opener.remarks
         collector = choice.make_collector(
-            self._settings, struct, self._collector_ended, self._spool, ring, self.log
+            *(self._settings, struct, self._collector_ended),
+            opened=self._spool,
+            ring=ring,
+            log=self.log,
         )
         self._supervisor = Supervisor(self, self._settings, ring, collector)
         self._collector = collector

@@ -460,7 +460,9 @@ def test_missing_extra_is_one_line(
 
     path = tmp_path / "a.bin"
     path.write_bytes(testing.dump([testing.record(0)]))
-    monkeypatch.setitem(sys.modules, "textual", None)
+    hidden = [name for name in sys.modules if name.startswith("textual.")]  # of tests before
+    for name in ("textual", *hidden):
+        monkeypatch.setitem(sys.modules, name, None)
     for name in ("hmb_trace.view.viewer", "hmb_trace.top.app"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     for stream in (sys.stdin, sys.stdout, sys.stderr):

@@ -13,7 +13,7 @@ import pytest
 from hmb_trace import testing
 from hmb_trace.catalog.model import Catalog, Event
 from hmb_trace.errors import InputOutputError
-from hmb_trace.top.frame import ASCII, UNICODE, Framer, glyphs_for, printable, spark
+from hmb_trace.top.frame import ASCII, UNICODE, Framer, glyphs_for, spark
 from hmb_trace.top.model import Model
 from hmb_trace.top.sources import Sample, source_of
 from hmb_trace.top.tail import LAST, Seen, Tail, find_record, written_size
@@ -214,7 +214,7 @@ def test_a_frame_of_80_by_24_says_everything() -> None:
     for word in (
         *("shm:/x", "OVERFLOWED", "0x80", "RUNNING", "up 1d 2:03:04", "ring ", "at most 50%"),
         *("spool", "6.2% ", "lost     7 + 1 unknown", "epoch 2", "No space", "3 sealed"),
-        *("0x0000", "others", "cpu0", "log", "disk x=a?[2J"),
+        *("0x0000", "others", "cpu0", "log", r"disk x=a\x1b[2J"),
     ):
         assert word in text, word
 
@@ -222,7 +222,7 @@ def test_a_frame_of_80_by_24_says_everything() -> None:
 def test_names_come_from_the_catalog() -> None:
     catalog = Catalog("x", {0: Event(0, "NAND\x1b_READ")})
     text = "\n".join(line.plain for line in Framer(catalog).frame(busy_model(), 80, 23))
-    assert "NAND?_READ" in text
+    assert r"NAND\x1b_READ" in text
 
 
 def test_plain_characters_where_the_terminal_has_no_others() -> None:
@@ -237,7 +237,6 @@ def test_curves_are_scaled_to_their_maximum() -> None:
     assert spark([5, 1, 8], 2, UNICODE.ramp) == "▁█"
     assert spark([0, 0], 9, UNICODE.ramp) == "▁▁"
     assert spark([], 9, UNICODE.ramp) == spark([1.0], 0, UNICODE.ramp) == ""
-    assert printable("a\tb\x00é") == "a?b?é"
 
 
 # ---- the application

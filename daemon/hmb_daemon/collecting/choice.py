@@ -114,6 +114,7 @@ def make_collector(  # noqa: PLR0917 - each is one thing that a collector is mad
     settings: Settings,
     struct: Any,
     ended: Callable[[int], None],
+    *,
     opened: Spool,
     ring: Ring,
     log: Any,

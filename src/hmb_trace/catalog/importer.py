@@ -213,8 +213,8 @@ def _toml_field(made: Field, packed_at: int) -> list[str]:
 def _toml_event(event: Event, note: str) -> list[str]:
     lines = ["", f"[[event]]{note}", f"opcode = {event.opcode:#06x}"]
     defaults = Event(event.opcode, "")
-    keys = ("name", "kind", "severity", "pair", "key", "duration", "duration_unit", "value", "track")
-    for key in (*keys, "pccx", "format"):
+    keys = ("name", "kind", "severity", "pair", "key", "duration", "duration_unit", "value")
+    for key in (*keys, "track", "pccx", "format"):
         value = getattr(event, key)
         if value != getattr(defaults, key) or key in ("name", "kind"):
             lines.append(f"{key} = {_toml_value(value)}")

@@ -13,6 +13,7 @@ import importlib.util
 import pkgutil
 import sys
 from collections.abc import Sequence
+from functools import cache
 from types import CodeType
 from typing import Any
 
@@ -22,11 +23,17 @@ from hmb_trace import __version__
 from hmb_trace.commandline import SuggestingGroup, replace_closed_files, run
 
 
+@cache
+def _names() -> tuple[str, ...]:
+    found = (module.name for module in pkgutil.iter_modules(__path__))
+    return tuple(sorted(name for name in found if not name.startswith("_")))
+
+
 class _LazyGroup(SuggestingGroup):
     """Finds subcommands in this package by name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+        return list(_names())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -226,6 +227,7 @@ def _text(value: bytes) -> str:
     return value.split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
+@cache
 def _hex_names() -> npt.NDArray[np.object_]:
     return np.array([f"{opcode:#06x}" for opcode in range(1 << 16)], dtype=object)
 

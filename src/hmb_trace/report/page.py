@@ -8,6 +8,7 @@ import datetime
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -43,13 +44,18 @@ _COLOURS = {
 }
 
 
-def render(found: Findings, names: Names, title: str) -> str:
-    """The whole page."""
+@cache
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=False, undefined=jinja2.StrictUndefined
     )
     environment.filters.update(grouped=grouped, duration=duration, size=format_size)
-    template = environment.from_string(_text("report.html.j2"))
+    return environment.from_string(_text("report.html.j2"))
+
+
+def render(found: Findings, names: Names, title: str) -> str:
+    """The whole page."""
+    template = _template()
     page = _Page(found, names)
     data = page.data()
     script = _text("report.js")

@@ -11,6 +11,7 @@ from rich.text import Text
 from hmb_trace.catalog.model import Catalog
 from hmb_trace.dumps.batch import RecordBatch
 from hmb_trace.dumps.timeaxis import firmware_axis
+from hmb_trace.escapes import printable
 from hmb_trace.live.ring import ring_flag_names
 from hmb_trace.text.listing import Listing, Style
 from hmb_trace.top.model import Model, Shares
@@ -310,11 +311,6 @@ def beside(left: Sequence[Text], right: Sequence[Text], width: int) -> list[Text
         line.append("  ")
         lines.append(line.append_text(right[row]) if row < len(right) else line)
     return lines
-
-
-def printable(text: str) -> str:
-    """Without control characters: names come from files and firmware."""
-    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _short(value: float) -> str:
