@@ -122,6 +122,13 @@ def by_gaps_json(run: Runner) -> Said:
     )
 
 
+def by_why(run: Runner) -> Said:
+    code, out, err = run.run("why", *run.inputs)
+    said = of_line(err)
+    assert code == int("nothing is wrong" not in out)
+    return said
+
+
 def by_decode(run: Runner) -> Said:
     _, out, err = run.run("decode", "--partial", "--format", "csv", *run.inputs)
     said = of_line(err)
@@ -201,7 +208,7 @@ def by_python(run: Runner) -> Said:
 
 COMMANDS: tuple[Callable[[Runner], Said], ...] = (
     *(by_info, by_info_deep, by_info_text, by_stats, by_stats_of_a_part, by_gaps, by_gaps_json),
-    *(by_decode, by_filter, by_filter_to_a_dump, by_verify, by_sql, by_python),
+    *(by_why, by_decode, by_filter, by_filter_to_a_dump, by_verify, by_sql, by_python),
     *(by_pack, by_convert, by_arrow, by_report),
 )
 STRICT = (

@@ -22,7 +22,7 @@ from tests.oracle import native
 from tests.oracle.collect import Consumer, joined
 from tests.oracle.wire import M64
 
-EXAMPLES = int(os.environ.get("HMB_TRACE_EXAMPLES", "2000"))
+EXAMPLES = int(os.environ.get("HMB_TRACE_EXAMPLES", "1000"))
 AREA_AT = native.AREA_AT
 RELAXED = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
