@@ -33,6 +33,7 @@ from hmb_daemon.settings import RELOADABLE, CollectorKind, LogLevel, Settings
 from hmb_daemon.spool.causes import Cause, Note
 from hmb_daemon.spool.file import Spool
 from hmb_daemon.spool.file import place as spool_place
+from hmb_daemon.spool.guard import SpoolGuard
 from hmb_daemon.spool.journal import counters_bytes, counters_delta
 from hmb_daemon.status import announcement, collector_status, summary, writer_status
 from hmb_daemon.writing import output
@@ -290,6 +291,7 @@ class Daemon:
 
             self._metrics = MetricsServer(settings.metrics, self.status, settings.device, self.log)
             self._cleanup.callback(self._metrics.close)
+        self._spool_guard = SpoolGuard(self._spool, self.log)
         self._spool_done = False
         damaged.tell(self._spool, self._collector.c, self.log)
         self._cleanup.callback(self._halt)
@@ -397,6 +399,7 @@ class Daemon:
         """Helpers that died, guards that somebody removed, a stop that takes too long."""
         self._check_grace()
         self._answer_waiting()
+        self._spool_guard.watch(self._manifest)
         if self._output.is_set and self._supervisor.state is not State.STOPPING:
             self._housekeeper.watch()
         for part in (self._control, self._metrics, self._recovery):
@@ -537,7 +540,7 @@ class Daemon:
         self._error = failures.of_writer(
             failure,
             target=self._settings.output or self._output.directory,
-            spool=self._spool.path,
+            spool=self._spool.path if self._spool.has_its_name() else None,
             undelivered=self._spool.data_head() - self._writer.state.data_tail,
         )
 

@@ -11,13 +11,13 @@ from hmb_trace.errors import HmbTraceError, InputOutputError, InvalidDataError, 
 
 
 def of_writer(
-    failure: BaseException, *, target: object, spool: Path, undelivered: int
+    failure: BaseException, *, target: object, spool: Path | None, undelivered: int
 ) -> HmbTraceError:
     """The error to end with.
 
     Args:
         target: where the records were to go.
-        spool: keeps what did not get there.
+        spool: keeps what did not get there; None: somebody deleted it.
         undelivered: bytes of it.
 
     Raises:
@@ -28,10 +28,12 @@ def of_writer(
             f"the reader of the output has gone; {undelivered} bytes were not delivered"
         )
     if isinstance(failure, GiveUpError):
-        return InputOutputError(
-            f"cannot write to {target}: {failure}; spool {spool} "
-            "keeps the rest, the next start finishes it"
+        kept = (
+            f"spool {spool} keeps the rest, the next start finishes it"
+            if spool is not None
+            else f"its spool was deleted while it ran: {undelivered} bytes are lost"
         )
+        return InputOutputError(f"cannot write to {target}: {failure}; {kept}")
     if isinstance(failure, TornEventError):
         return InvalidDataError(
             f"spool {spool} is damaged: {failure}; the next start sets it aside "

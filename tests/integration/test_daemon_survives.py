@@ -430,3 +430,30 @@ def test_catalog_goes_into_every_sidecar(rig: Rig) -> None:
         assert side.catalog.text == catalog.read_text()
     catalog.write_text("= no")
     assert "opcodes.toml" in rig.drain("--catalog", catalog, code=65).stderr
+
+
+def test_a_spool_deleted_under_the_daemon_is_told_and_costs_no_record(rig: Rig) -> None:
+    ring = build(rig)
+    daemon = rig.daemon()
+    committed(rig, daemon, ring)
+    (spool,) = (rig.folder / "spool").glob("*.spool")
+    spool.unlink()
+    (said,) = wait_until(lambda: logged(daemon, "spool-vanished"), "the line that tells it")
+    assert said["spool"] == str(spool)
+    spool.write_bytes(b"somebody else's")
+    append(rig, ring, 100)
+    stop(daemon)
+    assert b"".join(path.read_bytes() for path in segments(rig.out)) == bytes(ring.expected_dump)
+    assert spool.read_bytes() == b"somebody else's"
+
+
+def test_a_manifest_deleted_under_the_daemon_is_made_again(rig: Rig) -> None:
+    ring = build(rig)
+    daemon = rig.daemon()
+    committed(rig, daemon, ring)
+    (manifest,) = (rig.folder / "spool").glob("*.spool.json")
+    before = manifest.read_bytes()
+    manifest.unlink()
+    wait_until(manifest.exists, "the manifest")
+    assert manifest.read_bytes() == before
+    stop(daemon)

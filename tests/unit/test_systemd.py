@@ -179,6 +179,7 @@ def test_no_drop_in_gives_every_drive_the_same_port() -> None:
     text = (FOLDER / "metrics.conf").read_text()
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert not [line for line in lines if "HMB_TRACE_METRICS" in line]
-    assert "EnvironmentFile=-/etc/hmb-trace/%i.env" in (
-        FOLDER / "hmb-trace-daemon@.service"
-    ).read_text()
+    assert (
+        "EnvironmentFile=-/etc/hmb-trace/%i.env"
+        in (FOLDER / "hmb-trace-daemon@.service").read_text()
+    )

@@ -327,13 +327,13 @@ class Spool:
                 f"spool {self.path} was left by another version of the daemon, which can finish it "
                 "under its own name"
             )
-        if err == errno.ENODATA and not self._has_manifest() and self._is_blank():
+        if err == errno.ENODATA and not self.has_manifest() and self._is_blank():
             return False
         if err in (errno.ENODATA, errno.EBADMSG):
             raise DamagedSpoolError(f"spool {self.path}: header or commits are damaged")
         if err:
             raise CannotCreateError(f"cannot map spool {self.path}: {os.strerror(err)}")
-        if not self._has_manifest() and self._has_no_writer():
+        if not self.has_manifest() and self._has_no_writer():
             if self.collected or self.read_commit().state.tail or self.read_commit().data_head:
                 self.unbound = True
                 return True
@@ -343,7 +343,18 @@ class Spool:
         self._check_journal()
         return True
 
-    def _has_manifest(self) -> bool:
+    def has_its_name(self) -> bool:
+        """Whether a later start would find this very file."""
+        try:
+            named = os.stat(self.name, dir_fd=self._directory_fd, follow_symlinks=False)
+            directory = os.stat(self.path.parent)
+        except OSError:
+            return False
+        here = os.fstat(self._directory_fd)
+        return os.path.samestat(named, os.fstat(self.fd)) and os.path.samestat(directory, here)
+
+    def has_manifest(self) -> bool:
+        """Whether anything stands beside it."""
         try:
             os.stat(_manifest_name(self.name), dir_fd=self._directory_fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -450,6 +461,14 @@ class Spool:
                 f"spool {self.path}: its manifest {name} is damaged: {error}"
             ) from error
 
+    def bind_again(self, manifest: Manifest) -> None:
+        """Write a manifest that somebody removed.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._write_manifest(manifest)
+
     def rebind(self, manifest: Manifest) -> None:
         """Another ring took the old one's place (R6); nothing of it was collected yet.
 
@@ -465,7 +484,7 @@ class Spool:
 
     def close(self, *, remove: bool) -> None:
         """Unmap and unlock; `remove` deletes it: everything in it is in sealed files."""
-        if remove:
+        if remove and self.has_its_name():
             for name in (self.name, _manifest_name(self.name)):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=self._directory_fd)
