@@ -18,18 +18,9 @@ import vmkit
 ORDER = ("test_drive", "test_chain", "test_docs", "test_module", "test_nvme", "test_build")
 
 
-def _group(item: pytest.Item) -> str:
-    """Tests of one file and one kernel: they share a guest, so one process runs them."""
-    parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    kernel = parameters.get("series") or parameters.get("results") or ""
-    return f"{item.path.stem}-{kernel}"
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order, and for pytest-xdist (make test-vm) what belongs together."""
+    """The order; make test-vm gives whole files to its two processes (--dist loadfile)."""
     ours = [item for item in items if item.path.parent == Path(__file__).parent]
-    for item in ours:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
     if len(ours) == len(items):
         items.sort(key=lambda item: ORDER.index(item.path.stem))
 

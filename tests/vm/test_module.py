@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +32,7 @@ def results(machine: None, request: pytest.FixtureRequest) -> Iterator[dict[str,
     """One boot per kernel for all checks: problem by check, and what was seen from outside."""
     kernel = vmkit.KERNELS[request.param]
     module = vmkit.build_module(kernel)
-    shared = Path(f"/dev/shm/hmb-vm-module-{module.stat().st_ino}")
+    shared = Path(f"/dev/shm/hmb-vm-module-{os.getpid()}-{kernel}")
     memory = bytearray(1 << 20)
     struct.pack_into("<IIII", memory, 0, 0x54424D48, 1, 1 << 19, 64)
     memory[2048 : 2048 + len(OUTSIDE)] = OUTSIDE

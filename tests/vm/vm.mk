@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # The kernel module and the virtual machine that tests it. Downloads are kept in tests/vm/cache.
 
-# Guests at once, each with a core and 1 GiB; which tests share one says tests/vm/conftest.py.
+# Guests at once, each with a core and 1 GiB; each process takes whole files of tests.
 VM_GUESTS ?= 2
 .PHONY: test-vm module
 
 test-vm: build $(call have,test) ## the kernel module and the whole chain in QEMU, without KVM
-	$(BIN)/pytest -m vm -n $(VM_GUESTS) --dist loadgroup --no-loadscope-reorder --durations=15 $(PYTEST_ARGS) tests/vm
+	$(BIN)/pytest -m vm -n $(VM_GUESTS) --dist loadfile --no-loadscope-reorder --durations=15 $(PYTEST_ARGS) tests/vm
 
 module: ## build nvme_hmb_trace.ko for the running kernel
 	$(MAKE) -C kmod_shim modules
