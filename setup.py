@@ -144,5 +144,5 @@ setup(
             "producer_sim/engine",
             "producer_sim/firmware",
         ),
-    ]
+    ],
 )
