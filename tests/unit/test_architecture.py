@@ -32,7 +32,7 @@ MAY_USE = {
     "hmb_producer_sim": {"hmb_trace.*"},
     "hmb_kmod_shim": {"hmb_trace.live.device"},
 }
-# The modules that open a shared library, and which.
+# The modules that open a shared library, and which (what the build generates is not asked).
 OPENERS = {
     "hmb_trace._binding": "ours, for _core and _engine",
     "hmb_daemon.host.sysio": "libc",

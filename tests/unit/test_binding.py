@@ -47,7 +47,8 @@ def was_parsed(ffi: Any) -> bool:
 
 
 def test_a_start_parses_no_c() -> None:
-    code = "import sys, hmb_trace._core, hmb_producer_sim._engine; print('pycparser' in sys.modules)"
+    both = "hmb_trace._core, hmb_producer_sim._engine"
+    code = f"import sys, {both}; print('pycparser' in sys.modules)"
     found = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
     assert found.strip() == "False"
 
