@@ -353,6 +353,20 @@ def clock_steps_back(folder: Path) -> Truth:
 
 
 @capture
+def clock_goes_below_zero(folder: Path) -> Truth:
+    made = Set(folder)
+    made.add(range(10), ts=lambda seq: 10**9 + seq if seq < 5 else 2**64 - 10**10 + seq, clock=[])
+    return Truth("whole", steps=1)
+
+
+@capture
+def clock_steps_back_in_a_sidecar_that_saw_none(folder: Path) -> Truth:
+    made = Set(folder)
+    made.add(range(10), ts=lambda seq: 10**10 + seq if seq < 5 else seq, clock_steps=[], clock=[])
+    return Truth("whole", steps=1)
+
+
+@capture
 def clock_steps_between_files(folder: Path) -> Truth:
     made = Set(folder)
     made.add(range(10))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hmb_trace.dumps.batch import ClockCut, RecordBatch
 from hmb_trace.dumps.clocks import ClockFacts, clock_facts
-from hmb_trace.dumps.filewalk import CLOCK_JITTER_NS
+from hmb_trace.dumps.filewalk import goes_back, went_back
 from hmb_trace.dumps.seams import clock_step
 from hmb_trace.dumps.segments import Segment
 from hmb_trace.dumps.walker import NO_CUTS, Walker
@@ -95,7 +95,7 @@ class PieceFinder:
         if follows and self._continues and not epoch and not step:
             return
         self._cuts.append(np.array([at], "u8"))
-        if epoch or step or ts_ns + CLOCK_JITTER_NS < self._last[1]:
+        if epoch or step or went_back(self._last[1], ts_ns):
             self._steps.append(ClockCut(at, self._last[1], ts_ns, epoch))
 
     def _steps_at_seam(self) -> bool:
@@ -120,7 +120,7 @@ class PieceFinder:
             return []
         first = times[:1] if self._last is None else np.array([self._last[1]], "u8")
         before = np.concatenate([first, times[:-1]])
-        rows = np.flatnonzero((times < before) & (before - times > CLOCK_JITTER_NS))
+        rows = np.flatnonzero(goes_back(before, times))
         return [
             ClockCut(int(columns["offset"][row]), int(before[row]), int(times[row]), False)
             for row in rows.tolist()
