@@ -15,6 +15,7 @@ from hmb_trace.cli import main
 CATALOG = 'name="c"\n[[event]]\nopcode=1\nname="RD"\n'
 COMMANDS = {
     "report": ["report", "{in}", "-o", "{out}", "--catalog", "{catalog}"],
+    "diff": ["diff", "{in}", "{in}", "-o", "{out}", "--catalog", "{catalog}"],
     "pack": ["pack", "{in}", "-o", "{out}", "-c", "{catalog}"],
     "pack-flatbuf": ["pack", "-e", "flatbuf", "{in}", "-o", "{out}", "-c", "{catalog}"],
     "csv": ["convert", "{in}", "--to", "csv", "-o", "{out}", "--catalog", "{catalog}"],
