@@ -68,7 +68,7 @@ class Set:
         *,
         ts: Callable[[int], int] = lambda seq: (seq + 1) * STEP,
         epoch: int = 0,
-        cause: str = "rotate-size",
+        cause: str = "rotate-time",
         told: bool = True,
         payload: bytes = b"payload!",
         markers: dict[int, bytes] | None = None,
@@ -350,6 +350,13 @@ def clock_steps_back(folder: Path) -> Truth:
     made = Set(folder)
     made.add(range(10), ts=lambda seq: 10**10 + seq if seq < 5 else seq, clock_steps=None, clock=[])
     return Truth("whole", steps=1)
+
+
+@capture
+def last_segments_removed_with_their_sidecars(folder: Path) -> Truth:
+    made = Set(folder)
+    made.add(range(10), cause="rotate-size")  # which the daemon does where more follows
+    return Truth("incomplete")
 
 
 @capture
