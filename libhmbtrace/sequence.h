@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What sequence numbers are worth (SPEC R3.4, R12): the same for rings and dumps.
+ * What sequence numbers and times are worth (SPEC R3.4, R12, R16): the same for rings and dumps.
  *
  * Producers number markers in three ways: with the seq of the record that
  * follows, with a seq of their own, or not at all.  Which one it is shows only
@@ -18,6 +18,12 @@
 static inline int hmb_seq_ahead(uint32_t before, uint32_t after)
 {
 	return after - before - 1 < HMB_HALF_SEQ - 1;
+}
+
+/* R16: earlier, or so much later that it can only be earlier than zero (ts_ns that went below it). */
+static inline int hmb_time_went_back(uint64_t before, uint64_t after)
+{
+	return after < before || after - before > INT64_MAX;
 }
 
 /* A marker after the record `last`. */

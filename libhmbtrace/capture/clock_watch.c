@@ -6,9 +6,12 @@
 #include "clock.h"
 #include "clock_watch.h"
 #include "pass.h"
+#include "sequence.h"
 
 /* What two good clocks may differ by: crystals, and a host clock that is being slewed. */
 #define DRIFT_DIVISOR 1000u
+/* Cores write a little out of order; readers take less for no step either. */
+#define JITTER_NS 1000000u
 /* Steps written one by one between two index events: a firmware without a clock has no more. */
 #define MAX_STEPS 256u
 
@@ -32,8 +35,11 @@ static struct step find_jump(const struct hmb_clock_look *look, int backwards)
 		uint64_t size = backwards ? previous - hdr->ts_ns : hdr->ts_ns - previous;
 
 		if (!hmb_is_marker(hdr)) {
-			if (!any || ((int64_t)size > 0 && size > found.size))
-				found = (struct step){ at, previous, hdr->ts_ns, size, hdr->seq };
+			int jump = (int64_t)size > 0 && size > found.size;
+
+			if (!any || jump)
+				found = (struct step){ at, previous, hdr->ts_ns, jump ? size : 0,
+						       hdr->seq };
 			previous = hdr->ts_ns;
 			any = 1;
 		}
@@ -77,15 +83,35 @@ static void note_step(struct hmb_state *state, struct hmb_sink *sink,
 	event->d = error;
 }
 
-int hmb_watch_clock(struct hmb_state *state, struct hmb_sink *sink,
-		    const struct hmb_clock_look *look)
+/* Of the pass's first record; a backlog has its steps inside the first pass. */
+static uint64_t first_time(const struct hmb_clock_look *look, uint64_t otherwise)
 {
-	struct hmb_clock_pair now = { state->last_ts_ns, realtime_ns(), look->age_ns }, last;
-	int backwards = look->had_record && state->last_ts_ns < look->ts_ns;
+	uint64_t at = 0;
+
+	while (at < look->data_len) {
+		const struct hmb_record_hdr *hdr = (const void *)(look->data + at);
+
+		if (!hmb_is_marker(hdr))
+			return hdr->ts_ns;
+		at += hmb_dumped_span(hdr);
+	}
+	return otherwise;
+}
+
+int hmb_watch_clock(struct hmb_state *state, struct hmb_sink *sink,
+		    const struct hmb_clock_look *seen)
+{
+	struct hmb_clock_pair now = { state->last_ts_ns, realtime_ns(), seen->age_ns }, last;
+	struct hmb_clock_look from = *seen, *look = &from;
+	int backwards;
 	struct step step;
 	uint64_t bound = 0;
 	int64_t size = 0;
 
+	if (!look->had_record)
+		look->ts_ns = first_time(look, state->last_ts_ns);
+	backwards = hmb_time_went_back(look->ts_ns, state->last_ts_ns) &&
+		    look->ts_ns - state->last_ts_ns > JITTER_NS;
 	last = state->clock;
 	if (look->age_ns && last.error_ns) {
 		size = moved(&last, &now);
@@ -97,7 +123,7 @@ int hmb_watch_clock(struct hmb_state *state, struct hmb_sink *sink,
 	 * Behind without going backwards may be a record that firmware published late, and ahead may
 	 * be the next one that was not: a step is a jump between two records as well.
 	 */
-	if (!look->had_record || (!backwards && size <= (int64_t)bound))
+	if (!backwards && (!look->had_record || size <= (int64_t)bound))
 		return 0;
 	step = find_jump(look, backwards);
 	if (!backwards && step.size < (uint64_t)size / 2)

@@ -134,9 +134,10 @@ static void record_time(struct hmb_walk *walk, uint64_t ts_ns, const struct hmb_
 		walk->first_ts_ns = ts_ns;
 		walk->min_ts_ns = ts_ns;
 		walk->max_ts_ns = ts_ns;
-	} else if (ts_ns < walk->last_ts_ns) {
+	} else if (hmb_time_went_back(walk->last_ts_ns, ts_ns)) {
 		walk->clock_steps_back++;
 		walk->min_ts_ns = HMB_MIN(walk->min_ts_ns, ts_ns);
+		walk->max_ts_ns = HMB_MAX(walk->max_ts_ns, ts_ns);
 	} else {
 		walk->max_ts_ns = HMB_MAX(walk->max_ts_ns, ts_ns);
 		if (tally)

@@ -69,7 +69,7 @@ def refuse_inputs(target: Path, inputs: Sequence[str]) -> None:
         there = target.stat()
     except OSError:
         return  # a new file
-    if any(_is_same(there, name) for name in inputs if name != "-"):
+    if any(_is_same(there, name) for name in inputs):
         raise UsageError(f"{target}: is an input too; choose another output")
 
 
@@ -77,7 +77,8 @@ def _is_same(there: os.stat_result, name: str) -> bool:
     if stat.S_ISCHR(there.st_mode) or stat.S_ISFIFO(there.st_mode):
         return False  # /dev/null, a terminal: nothing to overwrite
     try:
-        return os.path.samestat(there, Path(name).stat())
+        read = os.fstat(0) if name == "-" else Path(name).stat()  # `< FILE` is a name as well
+        return os.path.samestat(there, read)
     except (OSError, ValueError):
         return False
 

@@ -69,7 +69,7 @@ class Set:
         *,
         ts: Callable[[int], int] = lambda seq: (seq + 1) * STEP,
         epoch: int = 0,
-        cause: str = "rotate-size",
+        cause: str = "rotate-time",
         told: bool = True,
         payload: bytes = b"payload!",
         markers: dict[int, bytes] | None = None,
@@ -350,6 +350,27 @@ def clock_steps_forward(folder: Path) -> Truth:
 def clock_steps_back(folder: Path) -> Truth:
     made = Set(folder)
     made.add(range(10), ts=lambda seq: 10**10 + seq if seq < 5 else seq, clock_steps=None, clock=[])
+    return Truth("whole", steps=1)
+
+
+@capture
+def last_segments_removed_with_their_sidecars(folder: Path) -> Truth:
+    made = Set(folder)
+    made.add(range(10), cause="rotate-size")  # which the daemon does where more follows
+    return Truth("incomplete")
+
+
+@capture
+def clock_goes_below_zero(folder: Path) -> Truth:
+    made = Set(folder)
+    made.add(range(10), ts=lambda seq: 10**9 + seq if seq < 5 else 2**64 - 10**10 + seq, clock=[])
+    return Truth("whole", steps=1)
+
+
+@capture
+def clock_steps_back_in_a_sidecar_that_saw_none(folder: Path) -> Truth:
+    made = Set(folder)
+    made.add(range(10), ts=lambda seq: 10**10 + seq if seq < 5 else seq, clock_steps=[], clock=[])
     return Truth("whole", steps=1)
 
 

@@ -515,10 +515,36 @@ static void late_records_are_no_clock_step(void)
 	rig_close(rig);
 }
 
+/* R16: a backlog comes in one pass, which nothing came before; and time may go below zero. */
+static void step_in_a_pass(int first, uint64_t before, uint64_t after, uint32_t steps)
+{
+	struct rig *rig = begin(4096, 0);
+	struct hmb_event event;
+
+	if (!first) {
+		rig->ts_ns = before - 1000;
+		CHECK(rig_emit(rig, 24));
+		CHECK_EQUAL(hmb_collector_run(&rig->c), HMB_STOP_DRAINED);
+	}
+	for (int i = 0; i < 2 * MANY; i++) {
+		rig->ts_ns = (i < MANY ? before : after) + (uint64_t)i;
+		CHECK(rig_emit(rig, 24));
+	}
+	CHECK_EQUAL(hmb_collector_run(&rig->c), HMB_STOP_DRAINED);
+	CHECK_EQUAL(rig_events(rig, HMB_EV_CLOCK_STEP, &event), steps);
+	CHECK(!steps || event.seq == (uint32_t)MANY + !first); /* not where the pass began */
+	rig_close(rig);
+}
+
 static void clock_steps(void)
 {
-	struct rig *rig = run_with_step(0);
+	struct rig *rig;
 
+	step_in_a_pass(1, 5000000000u, 1000000000u, 1);
+	step_in_a_pass(0, 5000000000u, 1000000000u, 1);
+	step_in_a_pass(1, 1000000000u, 0 - (uint64_t)5000000000u, 1);
+	step_in_a_pass(0, 1000000000u, 1000000000u - 5000, 0);
+	rig = run_with_step(0);
 	CHECK_EQUAL(rig_events(rig, HMB_EV_CLOCK_STEP, NULL), 0);
 	rig_close(rig);
 	clock_step_is_found(3600 * (int64_t)1000000000);

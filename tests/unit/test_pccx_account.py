@@ -152,3 +152,18 @@ def test_events_r16_have_no_host_time_from_the_offsets_of_the_dump(
     assert main(words) == 0
     found = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert found == [{"epoch": None, "host_ns": None}]  # two clocks: which is it?
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("epoch", -1), ("epoch", 2**64), ("started_ns", 2**70), ("clock", [[-1]])]
+)
+def test_a_sidecar_with_numbers_that_cannot_be_is_damaged(
+    name: str, value: Any, capture: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    beside = min(capture.glob("*.json"))
+    made = json.loads(beside.read_text())
+    made[name] = [{"ts_ns": -1, "host_ns": 1}] if name == "clock" else value
+    beside.write_text(json.dumps(made))
+    for words in (["decode", "--clock", "host"], ["report", "-o", str(capture.parent / "a.html")]):
+        assert main([*words, str(capture)]) == 0
+        assert "not a sidecar" in capfd.readouterr().err

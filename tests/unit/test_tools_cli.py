@@ -136,7 +136,9 @@ def test_gap_around_rejected_records_r12_r10_counts_them_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """1, (2 lost), 3 rejected, (4..8: one of them damaged), 9: the dump alone sees 1 -> 9."""
-    path = write(tmp_path / "a.bin", testing.record(1), testing.record(9, ts_ns=2**63 + 5))
+    path = write(
+        tmp_path / "a.bin", testing.record(1, ts_ns=2**63), testing.record(9, ts_ns=2**63 + 5)
+    )
     gaps = [
         Gap(offset=32, seq_before=1, seq_after=3, lost=1),
         Gap(offset=32, seq_before=3, seq_after=9, lost=4, rejected=1, ts_ns=2**63 + 5),
@@ -423,3 +425,15 @@ def test_follow_over_preallocated_space_sealing_and_rotation(tmp_path: Path) -> 
         follower.end()
     assert follower.seqs() == list(range(107))
     assert follower.error is None
+
+
+def test_span_r16_is_the_sum_of_the_pieces(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    times = [10**9, 10**9 + 500, 2**64 - 10**10, 2**64 - 10**10 + 700]  # the clock went below zero
+    path = tmp_path / "a.bin"
+    path.write_bytes(testing.dump(testing.record(i, ts_ns=ts) for i, ts in enumerate(times)))
+    for command in ("info", "stats"):
+        assert main([command, str(path)]) == 0
+        (line,) = [x for x in capfd.readouterr().out.splitlines() if x.startswith("time span")]
+        assert line.split(":")[1].strip() == "1.2 us", command

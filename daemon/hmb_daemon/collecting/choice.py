@@ -110,7 +110,7 @@ def attach_anew(settings: Settings, opened: Spool) -> Ring:
             time.sleep(0.01)
 
 
-def make_collector(  # noqa: PLR0917 - each is one thing that a collector is made of
+def make_collector(
     settings: Settings,
     struct: Any,
     ended: Callable[[int], None],

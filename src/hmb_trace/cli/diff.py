@@ -9,7 +9,7 @@ import click
 
 from hmb_trace.cli._options import CATALOG, load_catalog
 from hmb_trace.cli._progress import input_bytes, progress_bar
-from hmb_trace.cli._shared import JSON, note, notes_to_stderr, print_json, say
+from hmb_trace.cli._shared import JSON, inputs_of, note, notes_to_stderr, print_json, say
 from hmb_trace.errors import UsageError
 
 _BETWEEN = "\0--"  # no path
@@ -58,7 +58,7 @@ def command(
     with progress_bar("comparing", input_bytes([*mine, *theirs]), quiet=quiet) as advance:
         found = compare_captures(mine, theirs, catalog, advance)
     if output:
-        _write_page(output, found, mine, theirs)
+        _write_page(output, found, mine, theirs, catalog_path)
     if as_json:
         print_json({**found.as_dict(), "base": mine, "new": theirs})
     elif not output:
@@ -82,12 +82,16 @@ def _sides(captures: list[str]) -> tuple[list[str], list[str]]:
     return base, new
 
 
-def _write_page(output: str, found: Any, base: list[str], new: list[str]) -> None:
+def _write_page(
+    output: str, found: Any, base: list[str], new: list[str], catalog_path: str | None
+) -> None:
     from hmb_trace.compare import page  # noqa: PLC0415 - only for pages
+    from hmb_trace.dumps.dump import open_dumps  # noqa: PLC0415 - the same
     from hmb_trace.files import output_file  # noqa: PLC0415 - the same
 
     text = page.render(found, base, new)
-    with output_file(output, inputs=(*base, *new)) as file:
+    inputs = [one for path in (*base, *new) for one in inputs_of([path], open_dumps([path]))]
+    with output_file(output, inputs=inputs_of(inputs, None, catalog_path)) as file:
         file.write(text.encode(errors="backslashreplace"))
 
 

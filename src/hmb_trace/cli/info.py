@@ -11,7 +11,7 @@ import click
 
 from hmb_trace.cli._shared import FILES, JSON, STRICT, notes_to_stderr, print_json, say, table
 from hmb_trace.dumps import sidecar
-from hmb_trace.dumps.account import Account, Epoch
+from hmb_trace.dumps.account import Account
 from hmb_trace.dumps.dump import Dump, open_dump
 from hmb_trace.dumps.kinds import Kind, kind_of
 from hmb_trace.dumps.segments import Segment
@@ -112,8 +112,7 @@ def _print(name: str, found: _Found, *, heading: bool) -> None:
     rows = [[f"{key}:", _text(key, value)] for key, value in _flat(made) if key != "entries"]
     if found.account:
         rows = [row for row in rows if row[0] not in _TOLD_BY_VERDICT]
-        span = sum(_span(epoch) for epoch in found.account.epochs)
-        rows.append(["time span:", format_duration(span) if span >= 0 else "-"])
+        rows.append(["time span:", format_duration(_span(found.account))])
         rows.append(["verdict:", found.account.line()])
     click.echo(table(rows))
     if found.account:
@@ -127,11 +126,11 @@ _TOLD_BY_VERDICT = ("reasons:", "lost_exact:", "verdict:")
 _MOST_REASONS = 10
 
 
-def _span(epoch: Epoch) -> int:
-    """Firmware time of an epoch."""
-    if epoch.first_ts_ns is None or epoch.last_ts_ns is None:
-        return 0
-    return max(0, epoch.last_ts_ns - epoch.first_ts_ns)
+def _span(account: Account) -> int:
+    """Firmware time of all pieces (SPEC R16): what the clock was moved by did not pass."""
+    ends = [(one.first_ts_ns, one.last_ts_ns) for one in account.epochs]
+    span = sum(last - first for first, last in ends if first is not None and last is not None)
+    return max(0, span - sum(step.ts_after - step.ts_before for step in account.clock_steps))
 
 
 def _print_reasons(account: Account) -> None:

@@ -113,6 +113,7 @@ class _Assembly:
 
     def __init__(self, dump: Dump, walks: dict[int, FileWalk]) -> None:
         self._ledger = Ledger()
+        self._directories = dump.directories
         self._seam_steps: list[SeamStep] = []
         self._facts = [
             _facts.of_file(index, segment, walks.get(index))
@@ -130,6 +131,7 @@ class _Assembly:
             if one.carried is None:
                 self._tellers[id(one)].tell()
             self._file(one)
+        self._ends()
         made = self._numbers()
         self._carried(made)
         made.verdict = self._verdict(made)
@@ -158,6 +160,17 @@ class _Assembly:
     def _is_counted(self, one: Facts) -> bool:
         """Whether the file after it has said how much the cut took."""
         return any(p.kind == "cut-segment" and p.file == one.name for p in self._ledger.places)
+
+    def _ends(self) -> None:
+        """A segment is ended by its size only where more follows: it should be here."""
+        for stream in self._streams:
+            last = stream.files[-1]
+            side, path = last.side, last.segment.path
+            if not stream.numbered or side is None or path is None or last.absent:
+                continue
+            if side.cause == "rotate-size" and path.parent in self._directories:
+                text = f"{last.name} was ended by its size, and what followed is not here"
+                self._tellers[id(last)].place("missing-segment", lost=None, text=text)
 
     def _numbers(self) -> Account:
         ledger, found = self._ledger, self._facts

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from hmb_trace.dumps.filewalk import FileWalk
 from hmb_trace.dumps.kinds import Kind
 from hmb_trace.dumps.segments import Segment
 from hmb_trace.dumps.sidecar import Damaged, Gap, Note, Sidecar
+from hmb_trace.dumps.steps_back import went_back
 from hmb_trace.layout import RECORD_HDR_DTYPE, RECORD_HDR_SIZE, RecordFlag
 
 _SEQUENCE_NOTES = ("duplicate", "sequence-reset")
@@ -249,7 +251,7 @@ def _is_consistent(side: Sidecar) -> bool:
         return False  # an older daemon took a damaged seq for a gap and a reset (R12)
     if not _adds_up(side):
         return False
-    return side.clock_steps is not None or _clock_goes_forward(side)
+    return bool(side.clock_steps) or _clock_goes_forward(side)
 
 
 def _adds_up(side: Sidecar) -> bool:
@@ -268,7 +270,7 @@ def _clock_goes_forward(side: Sidecar) -> bool:
     times = [entry.ts_ns for entry in side.index if entry.seq or entry.ts_ns]
     ends = [time for time in (side.first_ts_ns, side.last_ts_ns) if time is not None]
     times = [*ends[:1], *times, *ends[1:]]
-    return times == sorted(times)
+    return not any(itertools.starmap(went_back, itertools.pairwise(times)))
 
 
 def _same_size(segment: Segment, side: Sidecar) -> bool:

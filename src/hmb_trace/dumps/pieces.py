@@ -18,7 +18,7 @@ from hmb_trace.dumps.batch import ClockCut, RecordBatch
 from hmb_trace.dumps.clocks import ClockFacts, clock_facts
 from hmb_trace.dumps.seams import clock_step
 from hmb_trace.dumps.segments import Segment
-from hmb_trace.dumps.steps_back import CLOCK_JITTER_NS, columns_of, steps_back
+from hmb_trace.dumps.steps_back import columns_of, steps_back, went_back
 from hmb_trace.dumps.walker import NO_CUTS, Walker
 from hmb_trace.layout import RECORD_HDR_SIZE
 
@@ -95,7 +95,7 @@ class PieceFinder:
         if follows and self._continues and not epoch and not step:
             return
         self._cuts.append(np.array([at], "u8"))
-        if epoch or step or ts_ns + CLOCK_JITTER_NS < self._last[1]:
+        if epoch or step or went_back(self._last[1], ts_ns):
             self._steps.append(ClockCut(at, self._last[1], ts_ns, epoch))
 
     def _steps_at_seam(self) -> bool:

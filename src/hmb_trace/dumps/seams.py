@@ -15,7 +15,7 @@ from hmb_trace._core import ffi
 from hmb_trace.dumps.facts import Facts, gaps_at_begin, is_at_begin, notes_of
 from hmb_trace.dumps.places import DUPLICATE, RESET
 from hmb_trace.dumps.sidecar import ClockPair
-from hmb_trace.dumps.steps_back import CLOCK_JITTER_NS
+from hmb_trace.dumps.steps_back import CLOCK_JITTER_NS, went_back
 from hmb_trace.dumps.told import Teller
 from hmb_trace.dumps.walker import Walker
 from hmb_trace.errors import HmbTraceError
@@ -102,7 +102,7 @@ def _follows(before: Facts, after: Facts) -> bool:
     left, right = before.seq_range, after.seq_range
     times, later = before.ts_range, after.ts_range
     assert left and right and times and later
-    return 0 < (right[0] - left[1]) % _SEQ < _HALF and later[0] + CLOCK_JITTER_NS >= times[1]
+    return 0 < (right[0] - left[1]) % _SEQ < _HALF and not went_back(times[1], later[0])
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Seams:
         if _same_run(before, one) and before.epoch is not None and one.epoch is not None:
             return False
         times, later = before.ts_range, one.ts_range
-        back = bool(times and later and later[0] + CLOCK_JITTER_NS < times[1])
+        back = bool(times and later and went_back(times[1], later[0]))
         return (back and not _same_run(before, one)) or (right[0] - left[1]) % _SEQ >= _HALF
 
     def _holes(self, before: Facts, one: Facts, lost: int | None) -> bool:
@@ -276,7 +276,7 @@ class Seams:
         times, later = before.ts_range, one.ts_range
         assert times and later
         step = _step_between(before, one)
-        if step is None and later[0] + CLOCK_JITTER_NS >= times[1]:
+        if step is None and not went_back(times[1], later[0]):
             return
         if one.side and any(not s.offset for s in one.side.clock_steps or ()):
             return  # told by the sidecar itself

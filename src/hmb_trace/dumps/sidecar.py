@@ -11,7 +11,7 @@ import builtins
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -45,6 +45,10 @@ REASON_KINDS = frozenset(
     }
 )
 _FORMER_CAUSES = {"overflow": "ring-overflow", "damage": "rejects", "gap": "unexplained"}
+# Anyone may have written the file: what cannot be is refused by name, here and nowhere else.
+_Word = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Time = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Device(msgspec.Struct, kw_only=True, frozen=True):
@@ -99,9 +103,9 @@ class Note(msgspec.Struct, kw_only=True, frozen=True):
 class ClockPair(msgspec.Struct, kw_only=True, frozen=True):
     """Firmware clock and host CLOCK_REALTIME at one moment, in nanoseconds."""
 
-    ts_ns: int
-    host_ns: int
-    error_ns: int = 0
+    ts_ns: _Time
+    host_ns: _Count
+    error_ns: _Count = 0
 
 
 class Reason(msgspec.Struct, kw_only=True, frozen=True):
@@ -121,9 +125,9 @@ class Reason(msgspec.Struct, kw_only=True, frozen=True):
 class ClockStep(msgspec.Struct, kw_only=True, frozen=True):
     """Firmware's clock moved against the host's by more than the error bound (R16)."""
 
-    offset: int  # of the first record of the new piece, bytes into the dump
-    ts_before: int
-    ts_after: int
+    offset: _Count  # of the first record of the new piece, bytes into the dump
+    ts_before: _Time
+    ts_after: _Time
     host_ns: int | None = None
     step_ns: int | None = None
     error_ns: int | None = None
@@ -151,9 +155,9 @@ class IndexEntry(msgspec.Struct, kw_only=True, frozen=True):
     Both are 0 where no record stands before it.
     """
 
-    offset: int
+    offset: _Count
     seq: int
-    ts_ns: int
+    ts_ns: _Time
 
 
 class RejectsSummary(msgspec.Struct, kw_only=True, frozen=True):
@@ -175,28 +179,28 @@ class Sidecar(msgspec.Struct, kw_only=True):
     format: str = FORMAT
     version: int = VERSION
     segment: str
-    number: int
+    number: _Count
     label: str
     device: Device
     abi_version: int = 1
     ring_size: int = 0
-    epoch: int = 0
-    started_ns: int = 0
-    sealed_ns: int = 0
+    epoch: _Word = 0
+    started_ns: _Count = 0
+    sealed_ns: _Count = 0
     cause: str = ""
     complete: bool = True
-    bytes: int = 0
-    records: int = 0
+    bytes: _Count = 0
+    records: _Count = 0
     wrap_markers: int = 0  # whole and completed partial ones
     partial_markers: int = 0
     straddled: int = 0
     truncated: int = 0
-    first_seq: int | None = None
-    last_seq: int | None = None
-    first_ts_ns: int | None = None
-    last_ts_ns: int | None = None
-    gaps: int = 0
-    lost: int = 0
+    first_seq: _Word | None = None
+    last_seq: _Word | None = None
+    first_ts_ns: _Time | None = None
+    last_ts_ns: _Time | None = None
+    gaps: _Count = 0
+    lost: _Count = 0
     duplicates: int = 0
     sequence_resets: int = 0
     glitches: int = 0  # records whose seq field alone was damaged (R12)
