@@ -347,7 +347,7 @@ class Spool:
         """Whether a later start would find this very file."""
         try:
             named = os.stat(self.name, dir_fd=self._directory_fd, follow_symlinks=False)
-            directory = os.stat(self.path.parent)
+            directory = self.path.parent.stat()
         except OSError:
             return False
         here = os.fstat(self._directory_fd)
