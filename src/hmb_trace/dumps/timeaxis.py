@@ -66,7 +66,9 @@ class ClockPiece:
         self.pairs.sort(key=lambda pair: pair.ts_ns)
         at = np.array([p.ts_ns for p in self.pairs], "u8")
         self._at: Times = at.view("i8")
-        self._offset: Times = np.array([p.host_ns - p.ts_ns for p in self.pairs], "i8")
+        # Times are signed here: a clock that went below zero stands near 2^64.
+        offsets = np.array([(p.host_ns - p.ts_ns) % (1 << 64) for p in self.pairs], "u8")
+        self._offset: Times = offsets.view("i8")
 
     def host(self, ts_ns: npt.NDArray[np.uint64]) -> Times:
         """Host times. Between two pairs the offset runs straight, outside it stands."""
