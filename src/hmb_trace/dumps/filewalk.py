@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from hmb_trace._core import ffi
 from hmb_trace.dumps.steps_back import StepBack, columns_of, steps_back
-from hmb_trace.dumps.walker import BREAK_DTYPE, Bytes, Tally, Walked, Walker, settled
+from hmb_trace.dumps.walker import BREAK_DTYPE, BreakKind, Bytes, Tally, Walked, Walker, settled
 
 NO_BREAKS = np.empty(0, BREAK_DTYPE)
+BREAKS_KEPT = 1 << 18  # of a file; a hostile one may have a break at every record
 _SUMS = frozenset(
     [
         "records",
@@ -32,6 +33,15 @@ _FIRST = frozenset(("first_seq", "first_ts_ns"))
 _LAST = frozenset(("last_record_seq", "last_ts_ns"))
 
 
+class Beyond(NamedTuple):
+    """Breaks of a file that are counted, but not kept."""
+
+    gaps: int
+    lost: int
+    duplicates: int
+    resets: int
+
+
 @dataclass(slots=True)
 class FileWalk:
     """What a walk over one file saw.
@@ -40,6 +50,7 @@ class FileWalk:
         c: the C state at the file's end; its counts are the file's own.
         whole: from the file's begin to its end, or to the fault.
         fault: the DumpError that ended it.
+        beyond: the breaks that were too many to keep; None: all were kept.
     """
 
     segment: int
@@ -48,6 +59,7 @@ class FileWalk:
     steps: list[StepBack] = field(default_factory=list)
     whole: bool = False
     fault: Any = None
+    beyond: Beyond | None = None
 
 
 class FileWalker(Walker):
@@ -59,6 +71,7 @@ class FileWalker(Walker):
     def __init__(self, *, tally: Tally | None = None) -> None:
         self.files: list[FileWalk] = []
         self._pieces: list[npt.NDArray[Any]] = []
+        self._kept = 0
         self._open = False
         super().__init__(tally=tally, keep_breaks=True)
 
@@ -87,7 +100,7 @@ class FileWalker(Walker):
         self.c.offset = offset
         self.c.rejected_bytes = rejected_bytes
         self.segment = segment
-        self._pieces = []
+        self._pieces, self._kept = [], 0
         self._open = True
         self.files.append(FileWalk(segment, self.c))
         self._continues = continues
@@ -97,6 +110,8 @@ class FileWalker(Walker):
         file.whole, file.fault = whole, fault
         if self._pieces:
             file.breaks = settled(np.concatenate(self._pieces))
+        if self._kept >= BREAKS_KEPT:
+            file.beyond = _beyond(file)
         self._pieces = []
         self._open = False
         self._count_interval()
@@ -119,6 +134,19 @@ class FileWalker(Walker):
         return found
 
     def _take_breaks(self, breaks: Any) -> None:
-        if breaks.len:
+        if breaks.len and self._kept < BREAKS_KEPT:
             self._pieces.append(self._items[: breaks.len].copy())
-            breaks.len = 0
+            self._kept += breaks.len
+        breaks.len = 0
+
+
+def _beyond(file: FileWalk) -> Beyond:
+    """What the walk counted, less what was kept."""
+    kinds, c = file.breaks["kind"], file.c
+    kept = {kind: int(np.count_nonzero(kinds == int(kind))) for kind in BreakKind}
+    return Beyond(
+        gaps=max(0, int(c.gaps) - kept[BreakKind.GAP]),
+        lost=max(0, int(c.lost) - int(file.breaks["lost"].sum())),
+        duplicates=max(0, int(c.duplicates) - kept[BreakKind.DUPLICATE]),
+        resets=max(0, int(c.sequence_resets) - kept[BreakKind.RESET]),
+    )

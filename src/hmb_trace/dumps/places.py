@@ -112,6 +112,16 @@ class Ledger:
             self.dropped[place.kind] += 1
             self.dropped_lost[place.kind] += place.lost or 0
 
+    def add_unlisted(self, kind: str, count: int, lost: int = 0) -> None:
+        """Count places of which nothing else is known."""
+        self.kinds[kind] += count
+        self.dropped[kind] += count
+        if lost:
+            self.lost += lost
+            self.lost_by_kind[kind] += lost
+            self.dropped_lost[kind] += lost
+            self.gaps += count
+
     def in_order(self) -> list[Place]:
         """The places kept, as the dump is read."""
         return sorted(self.places, key=lambda place: place.order)

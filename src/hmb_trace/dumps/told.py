@@ -8,6 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from hmb_trace.dumps.facts import Facts, is_at_begin, notes_of, rejects_gone
+from hmb_trace.dumps.filewalk import Beyond
 from hmb_trace.dumps.places import DUPLICATE, GLITCH, RESET, Ledger, Place
 from hmb_trace.dumps.sidecar import Gap, Reason, Sidecar
 from hmb_trace.dumps.walker import BreakKind
@@ -73,7 +74,16 @@ class Teller:
             self._told_alone(told)
         else:
             self._walked(facts.walk.breaks, told)
+            if facts.walk.beyond:
+                self._beyond(facts.walk.beyond)
         self._rejects()
+
+    def _beyond(self, more: Beyond) -> None:
+        if more.lost:
+            self.ledger.add_unlisted("unexplained", more.gaps, more.lost)
+        for kind, count in ((DUPLICATE, more.duplicates), (RESET, more.resets)):
+            if count:
+                self.ledger.add_unlisted(kind, count)
 
     def place(self, kind: str, **more: Any) -> None:
         """Add one place of this file."""
