@@ -171,14 +171,14 @@ def test_deleted_segment_is_written_again(rig: Rig) -> None:
 
 
 def test_ring_file_that_shrinks_is_gone_and_no_bus_error(rig: Rig) -> None:
-    build(rig)
+    ring = build(rig)
     daemon = rig.daemon()
-    wait_until(lambda: logged(daemon, "attached"), "the daemon")
+    committed(rig, daemon, ring)
     os.truncate(rig.ring_file, 0)
     wait_until(lambda: logged(daemon, "device-gone"), "the daemon to notice")
-    ring = RingBuilder(4096)
-    ring.append(b"another")
-    ring.write(rig.folder / "new")
+    another = RingBuilder(4096)
+    another.append(b"another")
+    another.write(rig.folder / "new")
     (rig.folder / "new").rename(rig.ring_file)
     wait_until(lambda: len(logged(daemon, "epoch")) == 1, "the new ring")
     stop(daemon)

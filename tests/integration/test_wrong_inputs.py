@@ -18,6 +18,7 @@ READERS = {
     "catalog": ["check", "{}"],
     "convert": ["--to", "csv", "-o", "{out}", "{}"],
     "decode": ["{}"],
+    "diff": ["{}", "{}"],
     "filter": ["{}"],
     "gaps": ["{}"],
     "info": ["{}"],
@@ -29,10 +30,16 @@ READERS = {
     "unpack": ["{}", "-o", "{out}"],
     "verify": ["{}"],
     "view": ["{}"],
+    "why": ["{}"],
 }
 NEEDS = {"sql": "duckdb", "view": "textual"}
 OTHERS = {"completion", "ctl", "doctor", "top"}  # talk to a daemon or the system, and read no file
-EMPTY_FILE = {"catalog": 78, "unpack": 65, "view": 2}  # elsewhere an empty dump is a good dump
+EMPTY_FILE = {
+    "catalog": 78,
+    "diff": 2,
+    "unpack": 65,
+    "view": 2,
+}  # elsewhere an empty dump is a good dump
 FOREIGN = {"catalog": 78}
 DIRECTORY = {"repair": 2}
 
