@@ -31,7 +31,6 @@ AT_REST = [  # a ring that was filled, then drained once
 LIVE = [
     # At rest, or faster than the host's clock can follow, nothing tells a jump from a silence.
     ("time-jump@3000", "clock", "20k/s"),
-    ("frozen:20@3000", "ring", "max"),
     ("reset@3000", "restart", "max"),
     ("frozen-reset:20@3000", "restart", "max"),
 ]
