@@ -29,7 +29,7 @@ program() { # program NAME MODULE
 	chmod 755 "$root/usr/bin/$1"
 }
 program hmb-trace hmb_trace.cli
-program hmb-trace-daemon hmb_daemon.cli
+program hmb-trace-daemon hmb_daemon.entry
 program hmb-firmware-sim hmb_producer_sim.cli
 
 install -d "$root/usr/bin"
